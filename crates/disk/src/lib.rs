@@ -5,10 +5,20 @@
 //! only through this seam, so that the simulated disk can prove that no sync is missing.
 //!
 //! What this room must never know: formats, ledgers, topics.
+//!
+//! Read first: [`Disk`], [`DiskFile`], [`SyncPoint`]. Tests: beside the code, and `tests/simulated.rs` for the simulated
+//! disk, which is held to its promises by random histories.
+
+mod aligned;
+mod real;
+pub mod simulated;
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+
+pub use aligned::AlignedBuf;
+pub use real::{OpenDiskError, RealDisk};
 
 /// Names one place in the product where a sync is issued, so that a test can leave out exactly that one and must
 /// then find data lost.
@@ -27,7 +37,7 @@ pub enum OpenMode {
     Direct,
 }
 
-/// Alignment, in bytes, of direct I/O and the unit that a power cut may tear.
+/// Alignment, in bytes, of direct I/O. A power cut may keep any part of an unsynced block, by sectors of 512 bytes.
 pub const BLOCK: usize = 4096;
 
 /// A folder tree. Paths are relative to its root. All calls block.
