@@ -1,1 +1,16 @@
-//! (to be written)
+//! Topics: who may write to them, who gets what is in them, and who owns them.
+//!
+//! Lives here: tenants, namespaces and bundle ownership ([`Ownership`](ownership)), the shards that own topics, topics with
+//! their producers, subscriptions and dispatchers, statistics; in [`native`] the door of the binary protocol.
+//! Must never know: command frames and error codes (only `native` does), HTTP, bookies, files.
+//! Read first: [`door`] (what may be asked), then `shard`, `topic`, `subscription`.
+//! Tests: beside the cores, and `tests/end_to_end.rs` through the door.
+
+pub mod door;
+pub mod stats;
+
+mod config;
+mod mailbox;
+
+pub use config::{BrokerConfig, TopicType};
+pub use door::{Broker, BrokerError, BrokerErrorKind};
