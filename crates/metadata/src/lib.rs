@@ -29,7 +29,7 @@ mod session;
 mod tree;
 mod watch;
 
-pub use embedded::{EmbeddedStore, Mode, OpenError, StoreStats};
+pub use embedded::{EmbeddedStore, Mode, OpenError, StoreStats, sync_points};
 pub use memory::MemoryStore;
 pub use path::{MAX_PATH_BYTES, parent_of};
 pub use session::{Session, SessionState, SessionWatch};
