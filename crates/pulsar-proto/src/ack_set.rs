@@ -18,7 +18,7 @@ impl AckSet {
         let batch_size = batch_size.min(MAX_BATCH_SIZE) as usize;
         let mut words = vec![u64::MAX; batch_size.div_ceil(64)];
         if let Some(last) = words.last_mut()
-            && batch_size % 64 != 0
+            && !batch_size.is_multiple_of(64)
         {
             *last = (1 << (batch_size % 64)) - 1;
         }

@@ -4,6 +4,7 @@ use bytes::BytesMut;
 use prost::Message as _;
 
 use crate::proto::{base_command::Type, *};
+use crate::required;
 use crate::wire::{self, Reader, WireError};
 
 /// The command of a frame: one variant a type (generated; the variant's field number is the type number).
@@ -18,8 +19,11 @@ pub enum DecodeError {
     NoType,
     #[error("command {command:?} without its sub-message")]
     NoSubMessage { command: Type },
-    #[error("command {command:?} without the required field {field}")]
-    NoField { command: Type, field: u32 },
+    /// An enum value we do not know counts as absent, so it ends here as well.
+    #[error("{message} without the required field {field}")]
+    NoField { message: &'static str, field: u32 },
+    #[error("{message} is nested too deeply")]
+    TooDeep { message: &'static str },
     #[error("cannot parse command {command:?}: {reason}")]
     Malformed { command: Type, reason: String },
     #[error("cannot parse a command: {0}")]
@@ -35,7 +39,10 @@ pub fn decode_command(bytes: &[u8]) -> Result<Command, DecodeError> {
         Type::Send => wire::decode_send(body).map(Command::Send),
         Type::Ack => wire::decode_ack(body).map(Command::Ack),
         Type::Flow => wire::decode_flow(body).map(Command::Flow),
-        other => decode_body(other, body),
+        other => {
+            required::check_command(other, body)?;
+            decode_body(other, body)
+        }
     }
 }
 

@@ -79,6 +79,13 @@ pub fn compress(codec: CompressionType, payload: &Bytes) -> Bytes {
 
 /// Fills `out` and returns how much of it, or `out.len() + 1` if there is more to come.
 fn decompress_zstd(payload: &[u8], out: &mut [u8]) -> Result<usize, String> {
+    // The decoder keeps a window's worth of output before it hands any of it out, so a window that a stranger chose is memory
+    // that a stranger chose.
+    let window_bytes = zstd_window_bytes(payload).ok_or("no zstd frame begins here")?;
+    let limit_bytes = ZSTD_MAX_WINDOW_BYTES.max(out.len() as u64);
+    if window_bytes > limit_bytes {
+        return Err(format!("window of {window_bytes} bytes is larger than {limit_bytes}"));
+    }
     let mut zstd = ruzstd::decoding::StreamingDecoder::new(payload).map_err(|error| error.to_string())?;
     let mut len = 0;
     while len < out.len() {
@@ -89,4 +96,81 @@ fn decompress_zstd(payload: &[u8], out: &mut [u8]) -> Result<usize, String> {
     }
     let more = zstd.read(&mut [0]).map_err(|error| error.to_string())?;
     Ok(len + more)
+}
+
+/// What every decoder of zstd should support, says RFC 8878; compressors use no more unless they are told to.
+const ZSTD_MAX_WINDOW_BYTES: u64 = 8 * 1024 * 1024;
+
+/// The window a zstd frame asks for (RFC 8878, 3.1.1.1).
+///
+/// | bytes | content |
+/// |--|--|
+/// | 4 | magic |
+/// | 1 | descriptor: bits 7-6 length of the content size, bit 5 "single segment", bits 1-0 length of the dictionary id |
+/// | 1 | exponent (5 bits) and mantissa (3 bits) of the window; only if not single segment |
+/// | 0, 1, 2 or 4 | dictionary id |
+/// | 0, 1, 2, 4 or 8 | content size; with a single segment this is the window |
+fn zstd_window_bytes(frame: &[u8]) -> Option<u64> {
+    let rest = frame.strip_prefix(&[0x28, 0xb5, 0x2f, 0xfd])?;
+    let (descriptor, rest) = rest.split_first()?;
+    if descriptor & 0x20 == 0 {
+        let window = rest.first()?;
+        let base = 1u64 << (10 + (window >> 3));
+        return Some(base + base / 8 * u64::from(window & 7));
+    }
+    let dictionary_id_len = [0, 1, 2, 4][usize::from(descriptor & 3)];
+    let size = rest.get(dictionary_id_len..)?;
+    match descriptor >> 6 {
+        0 => size.first().map(|size| u64::from(*size)),
+        1 => size.first_chunk().map(|size| u64::from(u16::from_le_bytes(*size)) + 256),
+        2 => size.first_chunk().map(|size| u64::from(u32::from_le_bytes(*size))),
+        _ => size.first_chunk().map(|size| u64::from_le_bytes(*size)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CODECS: [CompressionType; 4] =
+        [CompressionType::Lz4, CompressionType::Zlib, CompressionType::Zstd, CompressionType::Snappy];
+
+    #[test]
+    fn sizes_are_checked() {
+        let plain = Bytes::from(vec![7; 1000]);
+        for codec in CODECS {
+            let compressed = compress(codec, &plain);
+            let too_large = DecompressError::TooLarge { uncompressed_bytes: 1000, limit_bytes: 999 };
+            assert_eq!(decompress(codec, &compressed, 1000, 999), Err(too_large));
+            let wrong_size = DecompressError::WrongSize { expected_bytes: 1001 };
+            assert_eq!(decompress(codec, &compressed, 1001, 2000), Err(wrong_size));
+            // A stream that holds more than it should is refused, except that zlib is not read to its end.
+            assert_eq!(decompress(codec, &compressed, 999, 2000).is_ok(), codec == CompressionType::Zlib, "{codec:?}");
+            assert!(decompress(codec, &Bytes::new(), 1000, 2000).is_err(), "{codec:?}");
+        }
+        assert_eq!(decompress(CompressionType::None, &plain, 0, 0), Ok(plain));
+    }
+
+    #[test]
+    fn zstd_bomb_is_refused_by_its_window() {
+        // A window of 2 TiB, then run-length blocks of 128 KiB each.
+        let mut bomb = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 31 << 3];
+        for _ in 0..1000 {
+            bomb.extend_from_slice(&[0x02, 0x00, 0x10, b'a']);
+        }
+        let error = decompress(CompressionType::Zstd, &bomb.into(), 10, 10).unwrap_err();
+        assert_eq!(error.to_string(), "cannot decompress Zstd: window of 2199023255552 bytes is larger than 8388608");
+    }
+
+    proptest! {
+        #[test]
+        fn round_trips(plain in proptest::collection::vec(0u8..4, 0..4000)) {
+            let plain = Bytes::from(plain);
+            for codec in CODECS {
+                let compressed = compress(codec, &plain);
+                prop_assert_eq!(decompress(codec, &compressed, plain.len(), 4000), Ok(plain.clone()), "{:?}", codec);
+            }
+        }
+    }
 }

@@ -19,6 +19,7 @@ pub mod frame;
 pub mod hash;
 pub mod message_id;
 pub mod message_metadata;
+mod required;
 pub mod topic_name;
 pub mod topics_hash;
 pub mod wire;

@@ -307,7 +307,7 @@ impl<'a> FrameWriter<'a> {
 /// Reads the sub-message of a SEND.
 pub fn decode_send(body: &[u8]) -> Result<CommandSend, DecodeError> {
     let mut send = CommandSend::default();
-    let mut seen = Seen::new(Type::Send);
+    let mut seen = Seen::new("CommandSend");
     let mut reader = Reader::new(body);
     while let Some(field) = reader.next_field()? {
         match field.number {
@@ -319,7 +319,7 @@ pub fn decode_send(body: &[u8]) -> Result<CommandSend, DecodeError> {
             6 => send.highest_sequence_id = Some(field.varint()?),
             7 => send.is_chunk = Some(field.varint()? != 0),
             8 => send.marker = Some(field.varint()? != 0),
-            9 => send.message_id = Some(Box::new(decode_message_id(field.bytes()?, Type::Send, 0)?)),
+            9 => send.message_id = Some(Box::new(decode_message_id(field.bytes()?, 0)?)),
             _ => {}
         }
     }
@@ -331,14 +331,14 @@ pub fn decode_send(body: &[u8]) -> Result<CommandSend, DecodeError> {
 pub fn decode_ack(body: &[u8]) -> Result<CommandAck, DecodeError> {
     use prost::Message as _;
     let mut ack = CommandAck::default();
-    let mut seen = Seen::new(Type::Ack);
+    let mut seen = Seen::new("CommandAck");
     let mut reader = Reader::new(body);
     while let Some(field) = reader.next_field()? {
         match field.number {
             1 => ack.consumer_id = seen.required(field.varint()?, 1),
             // An ack type we do not know counts as absent, and a required field that is absent is an error.
             2 if field.varint()? <= 1 => ack.ack_type = seen.required(field.int32()?, 2),
-            3 => ack.message_id.push(decode_message_id(field.bytes()?, Type::Ack, 0)?),
+            3 => ack.message_id.push(decode_message_id(field.bytes()?, 0)?),
             4 => ack.validation_error = Some(field.int32()?),
             5 => ack.properties.push(
                 crate::proto::KeyLongValue::decode(field.bytes()?)
@@ -357,7 +357,7 @@ pub fn decode_ack(body: &[u8]) -> Result<CommandAck, DecodeError> {
 /// Reads the sub-message of a FLOW.
 pub fn decode_flow(body: &[u8]) -> Result<CommandFlow, DecodeError> {
     let mut flow = CommandFlow::default();
-    let mut seen = Seen::new(Type::Flow);
+    let mut seen = Seen::new("CommandFlow");
     let mut reader = Reader::new(body);
     while let Some(field) = reader.next_field()? {
         match field.number {
@@ -370,9 +370,9 @@ pub fn decode_flow(body: &[u8]) -> Result<CommandFlow, DecodeError> {
     Ok(flow)
 }
 
-fn decode_message_id(bytes: &[u8], command: Type, depth: u32) -> Result<MessageIdData, DecodeError> {
+fn decode_message_id(bytes: &[u8], depth: u32) -> Result<MessageIdData, DecodeError> {
     let mut id = MessageIdData::default();
-    let mut seen = Seen::new(command);
+    let mut seen = Seen::new("MessageIdData");
     let mut reader = Reader::new(bytes);
     while let Some(field) = reader.next_field()? {
         match field.number {
@@ -384,7 +384,7 @@ fn decode_message_id(bytes: &[u8], command: Type, depth: u32) -> Result<MessageI
             6 => id.batch_size = Some(field.int32()?),
             // A chunked id points at one plain id; a chain of them is somebody trying our stack.
             7 if depth == 0 => {
-                id.first_chunk_message_id = Some(Box::new(decode_message_id(field.bytes()?, command, depth + 1)?));
+                id.first_chunk_message_id = Some(Box::new(decode_message_id(field.bytes()?, depth + 1)?));
             }
             _ => {}
         }
@@ -395,13 +395,13 @@ fn decode_message_id(bytes: &[u8], command: Type, depth: u32) -> Result<MessageI
 
 /// Which required fields were there.
 struct Seen {
-    command: Type,
+    message: &'static str,
     fields: u32,
 }
 
 impl Seen {
-    fn new(command: Type) -> Self {
-        Seen { command, fields: 0 }
+    fn new(message: &'static str) -> Self {
+        Seen { message, fields: 0 }
     }
 
     fn required<T>(&mut self, value: T, field: u32) -> T {
@@ -411,8 +411,12 @@ impl Seen {
 
     fn all(&self, required: &[u32]) -> Result<(), DecodeError> {
         match required.iter().find(|field| self.fields & (1 << **field) == 0) {
-            Some(field) => Err(DecodeError::NoField { command: self.command, field: *field }),
+            Some(field) => Err(DecodeError::NoField { message: self.message, field: *field }),
             None => Ok(()),
         }
     }
 }
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;
