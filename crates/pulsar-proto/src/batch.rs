@@ -102,3 +102,7 @@ impl BatchBuilder {
         self.buffer.freeze()
     }
 }
+
+#[cfg(test)]
+#[path = "batch_tests.rs"]
+mod tests;

@@ -36,7 +36,8 @@ pub const CHECKSUM_MAGIC: [u8; 2] = [0x0e, 0x01];
 #[derive(Debug, Clone, PartialEq)]
 pub struct Frame {
     pub command: Command,
-    /// Only SEND and MESSAGE have one, and they always do.
+    /// Only SEND and MESSAGE have one, and they always do. In a MESSAGE it may begin with the broker's prefix
+    /// ([`crate::entry_metadata`]) where the client asked for it: strip that and parse the rest again.
     pub payload: Option<PayloadBlock>,
 }
 
@@ -240,3 +241,7 @@ pub fn encode_payload_command(command: impl Into<Command>, payload_len: usize, o
     let total = u32::try_from(total).expect("an entry is far below 4 GiB");
     out[start..start + SIZE_LEN].copy_from_slice(&total.to_be_bytes());
 }
+
+#[cfg(test)]
+#[path = "frame_tests.rs"]
+mod tests;

@@ -137,3 +137,7 @@ fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
     }
     Some(out)
 }
+
+#[cfg(test)]
+#[path = "message_metadata_tests.rs"]
+mod tests;

@@ -1,4 +1,5 @@
 //! Bytes written by the classes of the original, version 4.0.1.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use bytes::{Bytes, BytesMut};
 
