@@ -7,6 +7,7 @@
 //! Tests: beside the cores, and `tests/end_to_end.rs` through the door.
 
 pub mod door;
+pub mod native;
 pub mod stats;
 
 mod config;
