@@ -1,1 +1,21 @@
-//! (to be written)
+//! Plays the product's own cores on a machine that crashes, and checks that every promise was kept.
+//!
+//! What lives here: histories (seeded workloads with a model of what was promised: [`Subject`]), the harness that cuts them at every
+//! write and leaves out single syncs, and a single-threaded executor. The disk is [`disk::simulated::SimDisk`].
+//!
+//! What this room must never contain: a second implementation of anything in the product. It has no clock, no thread and no randomness but the seed.
+//!
+//! Read first: [`Subject`], [`Plan`], [`promises::Promises`]. Tests: `tests/` plays the histories; its list of sync points must name every one in
+//! the product.
+
+mod broken;
+mod executor;
+mod harness;
+mod metadata_store;
+mod sorted_writes;
+//pub mod promises;
+
+pub use broken::Broken;
+pub use executor::{Executor, run};
+pub use harness::{Counts, Plan, Played, Subject, Tally, Violation, cut_everywhere, find_missing_sync, play};
+pub use metadata_store::MetadataHistory;

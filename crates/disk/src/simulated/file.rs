@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rand::Rng;
@@ -15,6 +15,8 @@ type Block = [u8; BLOCK];
 #[derive(Clone, Default)]
 pub(super) struct Content {
     blocks: BTreeMap<u64, Versions>,
+    /// Blocks with unsynced versions.
+    dirty: BTreeSet<u64>,
     len: u64,
     durable_len: u64,
     /// Lengths the file had since its last sync, oldest first.
@@ -84,8 +86,8 @@ impl Content {
     }
 
     pub(super) fn sync(&mut self) {
-        for versions in self.blocks.values_mut() {
-            if !versions.unsynced.is_empty() {
+        for index in std::mem::take(&mut self.dirty) {
+            if let Some(versions) = self.blocks.get_mut(&index) {
                 versions.durable = Some(versions.current.clone());
                 versions.unsynced.clear();
             }
@@ -98,9 +100,11 @@ impl Content {
     /// seeing all of it, and no later sync will write the rest.
     pub(super) fn fail_sync(&mut self, rng: &mut SmallRng) {
         let fate = Fate::draw(rng);
-        for versions in self.blocks.values_mut() {
-            versions.durable = versions.survivor(&fate, rng);
-            versions.unsynced.clear();
+        for index in std::mem::take(&mut self.dirty) {
+            if let Some(versions) = self.blocks.get_mut(&index) {
+                versions.durable = versions.survivor(&fate, rng);
+                versions.unsynced.clear();
+            }
         }
         self.durable_len = self.surviving_len(&fate, rng);
         self.unsynced_lens.clear();
@@ -139,6 +143,7 @@ impl Content {
         edit(&mut block);
         versions.current = Arc::new(block);
         versions.unsynced.push(versions.current.clone());
+        self.dirty.insert(index);
     }
 
     fn surviving_len(&self, fate: &Fate, rng: &mut SmallRng) -> u64 {
