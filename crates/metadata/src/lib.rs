@@ -10,7 +10,7 @@
 //! local store) and `embedded` (how a commit becomes durable).
 //!
 //! Tests: [`conformance`] holds one function per rule of the trait; `tests/conformance.rs` runs it against every store,
-//! `tests/crash.rs` cuts the embedded store's disk at every write.
+//! `tests/crash.rs` cuts the embedded store's disk at every write, `tests/embedded.rs` is about its file.
 //!
 //! **Invariants.** Every parent of a node exists. A write whose future returned `Ok` survives `kill -9` and power loss. A
 //! write whose outcome is not known is never reported as failed. A sequence number is never given out twice.

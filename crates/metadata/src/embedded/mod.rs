@@ -2,6 +2,15 @@
 //!
 //! `file` opens and creates the file, `space` lays the tree out in tables, `commit` makes writes durable. Reads are served
 //! from snapshots on the calling thread and never wait for a commit.
+//!
+//! The database is redb, with one-phase commits: a commit is one sync, and after a crash the newest root whose checksums
+//! hold is the state. The price is that a store that was not closed reads itself once when it is opened. Measured without
+//! optimisation: a new store 6 ms; after `kill -9` 4 ms with 5 000 nodes and 52 ms with 100 000; after a clean close 1 ms; a
+//! lone write 0.2 ms, a read 3 µs.
+//!
+//! **Invariants.** The file has its name only when it is whole. Nothing refers to bytes beyond a length that is not yet
+//! durable. After a failed commit no call succeeds. What is absent on purpose: retrying a failed sync (the kernel may have
+//! dropped what it could not write), and a lock on the folder (`disk::RealDisk` holds one).
 
 mod commit;
 mod file;
