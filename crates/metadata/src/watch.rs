@@ -108,6 +108,7 @@ impl Watchers {
         let mut state = self.state.lock();
         let fresh = QueueState { closed: state.closed, ..QueueState::default() };
         let queue = Arc::new(Queue { prefix: prefix.into(), state: Mutex::new(fresh) });
+        state.queues.retain(|queue| queue.strong_count() > 0);
         state.queues.push(Arc::downgrade(&queue));
         Watch { queue }
     }

@@ -193,8 +193,9 @@ impl Batch {
         };
         if answer.is_ok() {
             self.bytes = needed;
-            if let Op::EndSession { session } = op {
-                self.session = session + 1;
+            // Told twice that it is over, a session ends once.
+            if matches!(op, Op::EndSession { session } if *session == self.session) {
+                self.session += 1;
             }
         }
         self.answers.push(answer);
