@@ -36,7 +36,7 @@ pub enum LedgerError {
     ClosedElsewhere { ledger: LedgerId, last_entry: EntryId, length: u64, found_last_entry: EntryId, found_length: u64 },
     #[error("too many others change `{path}` at the same time")]
     Contended { path: String },
-    /// Ids below 2^31 are used up, or another client has switched the cluster to longer ones.
+    /// Ids below 2^31 are used up.
     #[error("no more ledger ids below 2^31: longer ids (`/ledgers/idgen-long`) are not supported yet")]
     IdsExhausted,
     #[error("`{path}` is not the name of a ledger's node: refusing to take the listing for complete")]

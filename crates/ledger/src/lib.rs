@@ -17,6 +17,7 @@ mod error;
 mod initialize;
 mod ledgers;
 mod list;
+mod recover;
 mod recovery;
 mod writer;
 
