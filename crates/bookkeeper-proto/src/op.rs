@@ -69,6 +69,9 @@ pub enum BookieError {
     TooManyRequests { ledger: LedgerId },
     #[error("entry {entry} of {len} bytes in ledger {ledger} is too large: at most {max} bytes")]
     TooLarge { ledger: LedgerId, entry: EntryId, len: usize, max: usize },
+    /// The request contradicts itself or names what cannot exist; nothing was done.
+    #[error("bad request for ledger {ledger}: {detail}")]
+    BadRequest { ledger: LedgerId, detail: Arc<str> },
     /// The bookie acknowledged this entry once, and its bytes are no longer what was written.
     #[error("entry {entry} of ledger {ledger} is damaged at offset {offset} of {file}: {detail}")]
     Damaged { ledger: LedgerId, entry: EntryId, file: Arc<str>, offset: u64, detail: Arc<str> },
@@ -109,7 +112,9 @@ impl BookieError {
             | BookieError::Damaged { .. }
             | BookieError::UnknownLedgerState { .. }
             | BookieError::ReadFailed { .. } => Remedy::RetryElsewhere,
-            BookieError::Unauthorized { .. } | BookieError::TooLarge { .. } => Remedy::GiveUp,
+            BookieError::Unauthorized { .. } | BookieError::TooLarge { .. } | BookieError::BadRequest { .. } => {
+                Remedy::GiveUp
+            }
             BookieError::WriteFailed { .. } | BookieError::Gone { .. } => Remedy::OutcomeUnknown,
         }
     }
