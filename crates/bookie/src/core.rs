@@ -1,0 +1,1021 @@
+//! The log's one writer: requests in, commits out. Synchronous, without threads or clocks, so that the simulator runs it as it is.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bookkeeper_proto::{AddDone, AddOp, AddSink, BookieError, LedgerId, MasterKey};
+use bytes::Bytes;
+use disk::{AlignedBuf, BLOCK, Disk, DiskFile, OpenMode, SyncPoint};
+use rustc_hash::FxHashSet;
+
+use crate::commit::CommitBuffer;
+use crate::format::{
+    COMMIT_HEADER_LEN, Header, Kind, MAX_LAC_BLOB_LEN, RECORD_HEAD_LEN, STATE_LEN, SegmentId, Stamp, StateRecord,
+    round_up,
+};
+use crate::index::{self, Location, index_bound, state_bound};
+use crate::reader::{BookieReader, Shared};
+use crate::state::{Index, Ledger, LogState, Segment, file_name};
+use crate::stats::Counters;
+use crate::{BookieConfig, OpenError, Recovered, open};
+
+/// The sync after which a commit's requests are answered.
+pub const SYNC_COMMIT: SyncPoint = SyncPoint("log-commit");
+/// Makes the header and the length of a new or recycled segment durable before the file gets a segment's name.
+pub const SYNC_SEGMENT_HEADER: SyncPoint = SyncPoint("log-segment-header");
+/// Makes the name of a new segment durable before it takes a commit.
+pub const SYNC_SEGMENT_NAME: SyncPoint = SyncPoint("log-segment-name");
+/// Makes it durable that a file is no longer a segment before it is overwritten.
+pub const SYNC_FREED_NAME: SyncPoint = SyncPoint("log-freed-name");
+
+/// Called once, on the log thread; must not block.
+pub type Done = Box<dyn FnOnce(Result<(), BookieError>) + Send>;
+
+/// What the log is asked for. Requests about one ledger take effect in the order in which they are posted.
+pub enum Request {
+    Add {
+        op: AddOp,
+        sink: Arc<dyn AddSink>,
+    },
+    /// Answered when the fence is durable; makes an unknown ledger known.
+    Fence {
+        ledger: LedgerId,
+        key: MasterKey,
+        done: Done,
+    },
+    /// `blob` as on the wire: ledger id, LAC, digest.
+    WriteLac {
+        ledger: LedgerId,
+        key: MasterKey,
+        blob: Bytes,
+        done: Done,
+    },
+    /// Deleting an unknown ledger is no error.
+    Delete {
+        ledger: LedgerId,
+        done: Done,
+    },
+}
+
+impl Request {
+    /// What it occupies in a queue, in bytes.
+    pub(crate) fn queue_bytes(&self) -> usize {
+        match self {
+            Request::Add { op, .. } => 256 + op.bytes.len(),
+            Request::WriteLac { blob, .. } => 256 + blob.len(),
+            Request::Fence { .. } | Request::Delete { .. } => 256,
+        }
+    }
+
+    /// An upper bound for the records it may cause.
+    fn record_bytes(&self) -> usize {
+        let state = RECORD_HEAD_LEN + STATE_LEN + MAX_LAC_BLOB_LEN;
+        match self {
+            Request::Add { op, .. } => state + RECORD_HEAD_LEN + op.bytes.len(),
+            Request::Fence { .. } | Request::WriteLac { .. } | Request::Delete { .. } => state,
+        }
+    }
+}
+
+/// What is left to do for a request once the commit's outcome is known, in the order of the requests.
+enum Step {
+    Added { op: AddOp, sink: Arc<dyn AddSink>, at: usize },
+    Refused { done: AddDone, sink: Arc<dyn AddSink> },
+    Call { ledger: LedgerId, done: Done },
+    CallWith { result: Result<(), BookieError>, done: Done },
+}
+
+enum Record {
+    /// The index of its [`Step::Added`].
+    Entry(usize),
+    State(StateRecord),
+    Freed(SegmentId),
+}
+
+/// One commit in the making.
+#[derive(Default)]
+struct Plan {
+    records: Vec<Record>,
+    /// Of the records, heads included.
+    bytes: usize,
+    state_bytes: u64,
+    entries: u64,
+    /// Ledgers with a state record among the records.
+    saving: FxHashSet<LedgerId>,
+    steps: Vec<Step>,
+}
+
+impl Plan {
+    fn push_state(&mut self, state: StateRecord) {
+        let body_len = STATE_LEN + state.explicit_lac.as_ref().map_or(0, Bytes::len);
+        self.bytes += RECORD_HEAD_LEN + body_len;
+        self.state_bytes += body_len as u64;
+        self.saving.insert(state.ledger);
+        self.records.push(Record::State(state));
+    }
+
+    fn push_freed(&mut self, segment: SegmentId) {
+        self.bytes += RECORD_HEAD_LEN + 8;
+        self.records.push(Record::Freed(segment));
+    }
+}
+
+/// The segment that takes commits.
+pub(crate) struct Writer {
+    pub(crate) stamp: Stamp,
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) file_bytes: u64,
+    pub(crate) end: u64,
+    pub(crate) entries: u64,
+    pub(crate) state_bytes: u64,
+    /// Whether its blocks are allocated: then a full disk cannot stop it.
+    pub(crate) is_written: bool,
+    /// Bytes written since the free space was last looked at.
+    pub(crate) unchecked_bytes: u64,
+}
+
+/// A file that is no segment any more, or not yet.
+pub(crate) struct FreeFile {
+    pub(crate) name: String,
+    /// Whether all its blocks are allocated.
+    pub(crate) is_written: bool,
+    /// Ledgers mentioned in the segment it was, if that may still come back after a crash.
+    pub(crate) was: Option<Vec<LedgerId>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Mode {
+    Writable,
+    /// No room for entries; fences and deletions as long as they fit.
+    Full,
+    /// No segment could be opened.
+    Failed(Arc<str>),
+}
+
+/// The writer of one log.
+pub struct BookieCore {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) log: u64,
+    pub(crate) writer: Option<Writer>,
+    pub(crate) next_sequence: u64,
+    pub(crate) next_id: u64,
+    pub(crate) previous: Option<SegmentId>,
+    pub(crate) free: VecDeque<FreeFile>,
+    pub(crate) may_collect: bool,
+    zeroing: Option<Zeroing>,
+    mode: Mode,
+}
+
+/// A file for the pool that is being written with zeros while there is nothing else to do.
+struct Zeroing {
+    name: String,
+    file: Arc<dyn DiskFile>,
+    done_bytes: u64,
+}
+
+/// What [`BookieCore::tick`] wants next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Chore {
+    /// Nothing until the next commit.
+    None,
+    /// There is more to do as soon as nothing else is.
+    Soon,
+    /// Something is worth trying again later.
+    Later,
+}
+
+const ZEROING_STEP_BYTES: u64 = 1 << 20;
+
+impl BookieCore {
+    /// Opens or creates the log and replays its tail.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. Nothing was written that a second try, or an older or newer program, would stumble over.
+    pub fn open(config: BookieConfig, disk: Arc<dyn Disk>) -> Result<(BookieCore, Recovered), OpenError> {
+        config.check()?;
+        open::open(config, disk)
+    }
+
+    pub(crate) fn new(shared: Arc<Shared>, log: u64) -> BookieCore {
+        BookieCore {
+            shared,
+            log,
+            writer: None,
+            next_sequence: 1,
+            next_id: 1,
+            previous: None,
+            free: VecDeque::new(),
+            may_collect: true,
+            zeroing: None,
+            mode: Mode::Writable,
+        }
+    }
+
+    /// A handle for reads from any thread.
+    pub fn reader(&self) -> BookieReader {
+        BookieReader { shared: self.shared.clone() }
+    }
+
+    /// Carries out requests, in their order, in as few commits as [`BookieConfig::commit_bytes`] and the segments allow. On return all of
+    /// them are answered; adds with one call per sink and commit.
+    pub fn commit(&mut self, requests: impl IntoIterator<Item = Request>) {
+        let mut requests: VecDeque<Request> = requests.into_iter().collect();
+        while !requests.is_empty() {
+            let plan = self.plan(&mut requests);
+            self.carry_out(plan);
+        }
+        if self.may_collect {
+            self.collect();
+        }
+    }
+
+    /// Work that can wait: freeing segments, allocating one ahead, trying again after a full or failing disk. Blocks for about a millisecond,
+    /// or longer if the disk does.
+    pub fn tick(&mut self) -> Chore {
+        if self.mode != Mode::Writable {
+            self.try_again();
+        }
+        if self.may_collect {
+            self.collect();
+        }
+        if self.mode != Mode::Writable {
+            return Chore::Later;
+        }
+        match self.allocate_ahead() {
+            Ok(true) => Chore::Soon,
+            Ok(false) => Chore::None,
+            Err(error) => {
+                tracing::warn!(%error, "cannot allocate a segment ahead");
+                self.zeroing = None;
+                Chore::None
+            }
+        }
+    }
+
+    /// Whether adds are refused at the moment.
+    pub fn is_read_only(&self) -> bool {
+        self.mode != Mode::Writable
+    }
+
+    /// Decides about requests from the front of the queue, as many as fit into one commit.
+    fn plan(&mut self, requests: &mut VecDeque<Request>) -> Plan {
+        let mut plan = Plan::default();
+        let Some(first) = requests.front() else { return plan };
+        let for_entries = requests.iter().any(|request| matches!(request, Request::Add { .. }));
+        // What is too large for any segment is refused, and needs no room.
+        let largest = self.shared.config.max_entry_bytes() + 2 * RECORD_HEAD_LEN + STATE_LEN + MAX_LAC_BLOB_LEN;
+        let least = Some(first.record_bytes()).filter(|bytes| *bytes <= largest).unwrap_or_default();
+        let all: usize = requests.iter().map(Request::record_bytes).sum();
+        self.make_room(least, for_entries.then_some(all.min(self.shared.config.commit_bytes).max(least)));
+
+        let shared = self.shared.clone();
+        let mut state = shared.state.write();
+        while let Some(request) = requests.front() {
+            let bytes = request.record_bytes();
+            let is_first = plan.steps.is_empty();
+            let fits = plan.bytes + bytes <= self.shared.config.commit_bytes && self.fits(&state, &plan, bytes);
+            if !is_first && !fits {
+                break;
+            }
+            let Some(request) = requests.pop_front() else { break };
+            match request {
+                Request::Add { op, sink } => match self.decide_add(&mut state, &op, &mut plan) {
+                    Ok(()) => {
+                        plan.bytes += RECORD_HEAD_LEN + op.bytes.len();
+                        plan.entries += 1;
+                        plan.records.push(Record::Entry(plan.steps.len()));
+                        plan.steps.push(Step::Added { op, sink, at: 0 });
+                    }
+                    Err(error) => plan.steps.push(Step::Refused { done: add_done(&op, Err(error)), sink }),
+                },
+                Request::Fence { ledger, key, done } => {
+                    let change = |ledger: &mut Ledger| !std::mem::replace(&mut ledger.fenced, true);
+                    let result = self.decide_change(&mut state, ledger, key, change, &mut plan);
+                    plan.steps.push(call(ledger, result, done));
+                }
+                Request::WriteLac { ledger, key, blob, done } => {
+                    let is_sound = (16..=MAX_LAC_BLOB_LEN).contains(&blob.len());
+                    let result = if is_sound {
+                        let change = |ledger: &mut Ledger| ledger.explicit_lac.replace(blob.clone()) != Some(blob);
+                        self.decide_change(&mut state, ledger, key, change, &mut plan)
+                    } else {
+                        Err(bad_request(ledger, "explicit LAC: expected 16 to 1024 bytes"))
+                    };
+                    plan.steps.push(call(ledger, result, done));
+                }
+                Request::Delete { ledger, done } => {
+                    let result = self.decide_delete(&mut state, ledger, &mut plan);
+                    plan.steps.push(call(ledger, result, done));
+                }
+            }
+        }
+        plan
+    }
+
+    fn decide_add(&self, state: &mut LogState, op: &AddOp, plan: &mut Plan) -> Result<(), BookieError> {
+        let id = op.ledger;
+        let header = op.bytes.header();
+        if op.entry.0 < 0 || id.0 < 0 {
+            return Err(bad_request(id, "negative ledger or entry id"));
+        }
+        if (header.ledger, header.entry) != (id, op.entry) {
+            return Err(bad_request(id, "the entry's header names another entry"));
+        }
+        let max = self.shared.config.max_entry_bytes();
+        if op.bytes.len() > max {
+            return Err(BookieError::TooLarge { ledger: id, entry: op.entry, len: op.bytes.len(), max });
+        }
+        let refused = self.refuses(id);
+        match state.ledgers.get_mut(&id) {
+            Some(ledger) if ledger.deleted => Err(BookieError::NoLedger { ledger: id }),
+            Some(Ledger { key: None, .. }) => {
+                let detail = "the record with its master key is lost".into();
+                Err(BookieError::UnknownLedgerState { ledger: id, detail })
+            }
+            Some(ledger) if ledger.key != Some(op.key) => Err(BookieError::Unauthorized { ledger: id }),
+            Some(ledger) if ledger.fenced && !op.recovery => Err(BookieError::Fenced { ledger: id }),
+            _ if refused.is_some() => refused.map_or(Ok(()), Err),
+            Some(ledger) => {
+                // Only after a failed commit, or when the ledger began in this very one.
+                if ledger.saved_in.is_none() && !plan.saving.contains(&id) {
+                    plan.states(ledger.record(id));
+                }
+                Ok(())
+            }
+            None => {
+                let ledger = Ledger::new(Some(op.key), self.current_id());
+                plan.states(ledger.record(id));
+                state.ledgers.insert(id, ledger);
+                Ok(())
+            }
+        }
+    }
+
+    fn decide_change(
+        &self,
+        state: &mut LogState,
+        id: LedgerId,
+        key: MasterKey,
+        change: impl FnOnce(&mut Ledger) -> bool,
+        plan: &mut Plan,
+    ) -> Result<(), BookieError> {
+        if id.0 < 0 {
+            return Err(bad_request(id, "negative ledger id"));
+        }
+        if let Mode::Failed(reason) = &self.mode {
+            return Err(BookieError::ReadOnly { ledger: id, reason: reason.clone() });
+        }
+        let current = self.current_id();
+        let ledger = state.ledgers.entry(id).or_insert_with(|| Ledger::new(Some(key), current));
+        if ledger.deleted {
+            return Err(BookieError::NoLedger { ledger: id });
+        }
+        // A ledger whose key record is lost takes the first key that comes: its recovery must be possible.
+        if *ledger.key.get_or_insert(key) != key {
+            return Err(BookieError::Unauthorized { ledger: id });
+        }
+        if change(ledger) || ledger.saved_in.is_none() {
+            ledger.saved_in = None;
+            plan.states(ledger.record(id));
+        }
+        Ok(())
+    }
+
+    fn decide_delete(&mut self, state: &mut LogState, id: LedgerId, plan: &mut Plan) -> Result<(), BookieError> {
+        if let Mode::Failed(reason) = &self.mode {
+            return Err(BookieError::ReadOnly { ledger: id, reason: reason.clone() });
+        }
+        let Some(ledger) = state.ledgers.get(&id) else { return Ok(()) };
+        if ledger.deleted && ledger.saved_in.is_some() {
+            return Ok(());
+        }
+        state.mark_deleted(id);
+        self.may_collect = true;
+        if let Some(ledger) = state.ledgers.get_mut(&id) {
+            ledger.saved_in = None;
+            plan.states(ledger.record(id));
+        }
+        Ok(())
+    }
+
+    /// Why entries are refused now, if they are.
+    fn refuses(&self, ledger: LedgerId) -> Option<BookieError> {
+        let reason = match &self.mode {
+            Mode::Writable => return None,
+            Mode::Full => "the disk is full".into(),
+            Mode::Failed(reason) => reason.clone(),
+        };
+        Some(BookieError::ReadOnly { ledger, reason })
+    }
+
+    fn current_id(&self) -> SegmentId {
+        self.writer.as_ref().map_or(SegmentId(self.next_id), |writer| writer.stamp.generation)
+    }
+
+    /// Whether a further request fits into the segment behind what is planned.
+    fn fits(&self, state: &LogState, plan: &Plan, bytes: usize) -> bool {
+        let Some(writer) = &self.writer else { return false };
+        let ledgers = match state.segments.get(&writer.stamp.generation).map(|segment| &segment.index) {
+            Some(Index::Open(runs)) => runs.len() as u64,
+            _ => 0,
+        };
+        let commit = round_up((COMMIT_HEADER_LEN + plan.bytes + bytes) as u64);
+        let states = writer.state_bytes + plan.state_bytes + state_bound(MAX_LAC_BLOB_LEN);
+        let index = index_bound(writer.entries + plan.entries + 1, ledgers + plan.records.len() as u64 + 1, states);
+        writer.end + commit + index + BLOCK as u64 <= writer.file_bytes
+    }
+
+    /// Sees to it that there is a segment with room for so many bytes of records, and space for the entries that are to come,
+    /// or sets the mode that says why not.
+    fn make_room(&mut self, bytes: usize, for_entries: Option<usize>) {
+        if matches!(self.mode, Mode::Failed(_)) {
+            return;
+        }
+        if self.writer.is_some() {
+            let fits = self.fits(&self.shared.state.read(), &Plan::default(), bytes);
+            if !fits {
+                self.seal();
+            }
+        }
+        if self.writer.is_none() {
+            match self.open_segment(for_entries.is_some()) {
+                Ok(()) => {}
+                Err(error) if is_full(&error) => {
+                    // Deletions and fences are worth a segment out of the reserve.
+                    self.set_mode(Mode::Full);
+                    if let Err(error) = self.open_segment(false) {
+                        self.set_mode(Mode::Failed(format!("cannot open a segment: {error}").into()));
+                    }
+                }
+                Err(error) => self.set_mode(Mode::Failed(format!("cannot open a segment: {error}").into())),
+            }
+        }
+        if let Some(bytes) = for_entries
+            && self.mode == Mode::Writable
+            && !self.has_space(bytes as u64)
+        {
+            self.set_mode(Mode::Full);
+        }
+    }
+
+    /// Whether the disk has room for so many bytes in the segment that takes commits.
+    fn has_space(&mut self, bytes: u64) -> bool {
+        let reserve = self.shared.config.reserve_bytes;
+        let Some(writer) = &mut self.writer else { return false };
+        if writer.is_written {
+            return true;
+        }
+        writer.unchecked_bytes += bytes;
+        if writer.unchecked_bytes < reserve / 8 && self.mode == Mode::Writable {
+            return true;
+        }
+        writer.unchecked_bytes = 0;
+        self.shared.disk.available_bytes().map_or(true, |available| available >= reserve + bytes)
+    }
+
+    fn set_mode(&mut self, mode: Mode) {
+        if self.mode == mode {
+            return;
+        }
+        match &mode {
+            Mode::Writable => tracing::info!("bookie takes entries again"),
+            Mode::Full => tracing::warn!("disk is full: bookie refuses entries until there is space again"),
+            Mode::Failed(reason) => tracing::error!(%reason, "bookie is read-only"),
+        }
+        Counters::set(&self.shared.counters.read_only, u64::from(mode != Mode::Writable));
+        self.mode = mode;
+    }
+
+    fn try_again(&mut self) {
+        if self.writer.is_none() {
+            match self.open_segment(true) {
+                Ok(()) => {}
+                Err(error) if is_full(&error) => return self.set_mode(Mode::Full),
+                Err(error) => return self.set_mode(Mode::Failed(format!("cannot open a segment: {error}").into())),
+            }
+        }
+        let wanted = self.shared.config.commit_bytes as u64;
+        let mut has_space = self.has_space(wanted);
+        if !has_space && self.free.iter().any(|free| free.is_written) {
+            // A recycled segment needs no space.
+            self.seal();
+            has_space = self.open_segment(true).is_ok() && self.has_space(wanted);
+        }
+        if has_space {
+            self.set_mode(Mode::Writable);
+        }
+    }
+
+    /// Writes the planned commit and answers its requests.
+    fn carry_out(&mut self, mut plan: Plan) -> bool {
+        let written = if plan.records.is_empty() { Ok(None) } else { self.write(&mut plan).map(Some) };
+        match &written {
+            Ok(None) => {}
+            Ok(Some((segment, offset, commit))) => self.index(&plan, *segment, *offset, commit),
+            Err(error) => self.unsave(&plan, error),
+        }
+        let is_durable = written.is_ok();
+        let error = written.as_ref().err().cloned();
+        let commit = written.ok().flatten().map(|(_, _, commit)| commit);
+        answer(plan.steps, commit.as_ref(), error.as_ref());
+        is_durable
+    }
+
+    /// The states of a failed commit are in memory only. What a commit of unknown outcome mentions may come back after a crash.
+    fn unsave(&mut self, plan: &Plan, error: &WriteError) {
+        let mut state = self.shared.state.write();
+        for record in &plan.records {
+            let id = match record {
+                Record::Entry(step) => match plan.steps.get(*step) {
+                    Some(Step::Added { op, .. }) => op.ledger,
+                    _ => continue,
+                },
+                Record::State(record) => record.ledger,
+                Record::Freed(_) => continue,
+            };
+            if let WriteError::Unknown { segment, .. } = error {
+                state.mention(*segment, id);
+                if let Some(segment) = state.segments.get_mut(segment) {
+                    segment.states.insert(id);
+                }
+            }
+            if let Some(ledger) = state.ledgers.get_mut(&id).filter(|_| matches!(record, Record::State(_))) {
+                ledger.saved_in = None;
+            }
+        }
+    }
+
+    /// One write, one sync.
+    fn write(&mut self, plan: &mut Plan) -> Result<(SegmentId, u64, Bytes), WriteError> {
+        let sequence = self.next_sequence;
+        let Some(writer) = &mut self.writer else {
+            let Mode::Failed(reason) = &self.mode else {
+                return Err(WriteError::NotWritten("the disk is full".into()));
+            };
+            return Err(WriteError::NotWritten(reason.clone()));
+        };
+        let mut buffer = CommitBuffer::new(writer.stamp, plan.bytes);
+        for record in &plan.records {
+            match record {
+                Record::Entry(step) => {
+                    let at = buffer.len();
+                    if let Some(Step::Added { op, at: found, .. }) = plan.steps.get_mut(*step) {
+                        *found = at;
+                        buffer.push_entry(&op.bytes, op.recovery);
+                    }
+                }
+                Record::State(state) => buffer.push(Kind::State, &state.encode()),
+                Record::Freed(segment) => buffer.push(Kind::Freed, &segment.0.to_le_bytes()),
+            }
+        }
+        let commit = buffer.finish(sequence);
+        let (segment, offset) = (writer.stamp.generation, writer.end);
+        assert!(
+            offset + commit.len() as u64 + BLOCK as u64 <= writer.file_bytes,
+            "a commit must not reach into the footer"
+        );
+        let written = writer.file.write_all_at(&commit, offset);
+        let synced = written.and_then(|()| writer.file.sync(SYNC_COMMIT).map_err(SyncFailed::wrap));
+        match synced {
+            Ok(()) => {}
+            // Not all of it was written, so it cannot pass for a commit, and the next one may take its place.
+            Err(error) if is_full(&error) && !SyncFailed::is(&error) => {
+                self.set_mode(Mode::Full);
+                return Err(WriteError::NotWritten("the disk is full".into()));
+            }
+            Err(error) => return Err(self.fail_segment(&error)),
+        }
+        writer.end += commit.len() as u64;
+        writer.entries += plan.entries;
+        writer.state_bytes += plan.state_bytes;
+        self.next_sequence += 1;
+        let counters = &self.shared.counters;
+        Counters::add(&counters.commits, 1);
+        Counters::add(&counters.syncs, 1);
+        Counters::add(&counters.written_bytes, commit.len() as u64);
+        Counters::add(&counters.entries, plan.entries);
+        Ok((segment, offset, commit))
+    }
+
+    /// After a failed write or sync nobody knows what is on the disk behind the last commit, and asking again proves nothing: the
+    /// kernel reports a lost write once. So this segment takes no further commit; the next one begins in another file.
+    fn fail_segment(&mut self, error: &io::Error) -> WriteError {
+        Counters::add(&self.shared.counters.write_failures, 1);
+        let segment = self.current_id();
+        self.writer = None;
+        self.may_collect = true;
+        let file = self.path(&file_name(segment)).display().to_string();
+        tracing::error!(%file, %error, "cannot write to the log: the outcome of the last commit is unknown");
+        WriteError::Unknown { segment, file: file.into(), detail: error.to_string().into() }
+    }
+
+    /// What is durable becomes visible.
+    fn index(&mut self, plan: &Plan, segment: SegmentId, offset: u64, commit: &Bytes) {
+        let mut state = self.shared.state.write();
+        let mut entry_bytes = 0;
+        for record in &plan.records {
+            match record {
+                Record::Entry(step) => {
+                    let Some(Step::Added { op, at, .. }) = plan.steps.get(*step) else { continue };
+                    let location = Location { offset: offset as u32 + *at as u32, len: op.bytes.len() as u32 };
+                    entry_bytes += op.bytes.len() as u64;
+                    let lac = op.bytes.header().last_add_confirmed;
+                    state.apply_entry(segment, op.ledger, op.entry, lac, location);
+                }
+                Record::State(record) => {
+                    // The record in memory is as new or newer; what the log now holds of it is this.
+                    state.mention(segment, record.ledger);
+                    let is_newest = state.ledgers.get(&record.ledger).and_then(|ledger| ledger.record(record.ledger));
+                    let is_newest = is_newest.as_ref() == Some(record);
+                    if let Some(ledger) = state.ledgers.get_mut(&record.ledger).filter(|_| is_newest) {
+                        ledger.saved_in = Some(segment);
+                    }
+                    if let Some(segment) = state.segments.get_mut(&segment) {
+                        segment.states.insert(record.ledger);
+                    }
+                }
+                Record::Freed(_) => {}
+            }
+        }
+        if let Some(found) = state.segments.get_mut(&segment) {
+            found.end = offset + commit.len() as u64;
+            found.last_sequence = self.next_sequence - 1;
+        }
+        state.recent.push(segment, offset, commit.clone(), self.shared.config.recent_bytes);
+        Counters::add(&self.shared.counters.entry_bytes, entry_bytes);
+    }
+
+    /// Ends the segment that takes commits: its index goes into the file. That needs no sync, because the commits say the same.
+    pub(crate) fn seal(&mut self) {
+        let Some(writer) = self.writer.take() else { return };
+        self.may_collect = true;
+        self.seal_segment(writer.stamp.generation, &writer.file);
+    }
+
+    pub(crate) fn seal_segment(&mut self, id: SegmentId, file: &Arc<dyn DiskFile>) {
+        let shared = self.shared.clone();
+        let (summary, written) = {
+            let state = shared.state.read();
+            let Some(segment) = state.segments.get(&id) else { return };
+            let Index::Open(runs) = &segment.index else { return };
+            let mut states: Vec<StateRecord> = Vec::with_capacity(segment.states.len());
+            let newest = |ledger: &LedgerId| Some((*ledger, state.ledgers.get(ledger)?));
+            for (ledger, found) in segment.states.iter().filter_map(newest) {
+                // A state that a newer segment holds is left out there, not here: this one is replayed before.
+                states.extend(found.record(ledger));
+            }
+            let damaged = segment.damaged.clone();
+            let (bytes, footer, summary) =
+                index::encode(&segment.stamp, segment.end, segment.last_sequence, runs, states, damaged);
+            if segment.end + round_up(bytes.len() as u64) + BLOCK as u64 > segment.file_bytes {
+                return;
+            }
+            let mut buf = AlignedBuf::zeroed(round_up(bytes.len() as u64) as usize);
+            buf[..bytes.len()].copy_from_slice(&bytes);
+            let mut block = AlignedBuf::zeroed(BLOCK);
+            footer.encode(&segment.stamp, &mut block);
+            let written = file
+                .write_all_at(&buf, segment.end)
+                .and_then(|()| file.write_all_at(&block, segment.file_bytes - BLOCK as u64));
+            (summary, written.map(|()| buf.len() + BLOCK))
+        };
+        match written {
+            Ok(written) => {
+                Counters::add(&shared.counters.written_bytes, written as u64);
+                if let Some(segment) = shared.state.write().segments.get_mut(&id) {
+                    segment.index = Index::Sealed(summary.runs);
+                }
+            }
+            // It stays in memory, and the next start scans the segment.
+            Err(error) => tracing::warn!(segment = %id, %error, "cannot write a segment's index"),
+        }
+    }
+
+    /// Makes a file the segment that takes commits.
+    fn open_segment(&mut self, for_entries: bool) -> io::Result<()> {
+        let BookieConfig { segment_bytes, reserve_bytes, .. } = self.shared.config;
+        let id = SegmentId(self.next_id);
+        self.next_id += 1;
+        // A recycled file costs no space, so the check is only for a new one.
+        let (free, file) = match self.take_free() {
+            Some(mut free) => {
+                if let Some(mentioned) = free.was.take() {
+                    // Were the file to come back as the segment it was, its ledgers' last words must not have been overwritten.
+                    self.sync_folder(SYNC_FREED_NAME)?;
+                    self.names_are_durable();
+                    self.shared.state.write().segment_is_gone(&mentioned);
+                }
+                let file = self.shared.disk.open(&self.path(&free.name), OpenMode::Direct);
+                (free, file)
+            }
+            None => {
+                let needed = if for_entries { segment_bytes + reserve_bytes } else { 4 * BLOCK as u64 };
+                let available = self.shared.disk.available_bytes()?;
+                if available < needed {
+                    let message = format!("{available} bytes left on the disk, {needed} needed for a segment");
+                    return Err(io::Error::new(io::ErrorKind::StorageFull, message));
+                }
+                let name = format!("{id}.free");
+                let file = self.shared.disk.create(&self.path(&name), OpenMode::Direct);
+                (FreeFile { name, is_written: false, was: None }, file)
+            }
+        };
+        let file = file?;
+        let is_written = free.is_written && file.len()? == segment_bytes;
+        if file.len()? != segment_bytes {
+            file.set_len(segment_bytes)?;
+        }
+        let alive = self.shared.state.read().segments.keys().copied().collect();
+        let header = Header {
+            log: self.log,
+            generation: id,
+            first_sequence: self.next_sequence,
+            previous: self.previous,
+            segment_bytes,
+            alive: Some(alive),
+        };
+        let mut block = AlignedBuf::zeroed(BLOCK);
+        header.encode(&mut block);
+        file.write_all_at(&block, 0)?;
+        file.sync(SYNC_SEGMENT_HEADER)?;
+        self.shared.disk.rename(&self.path(&free.name), &self.path(&file_name(id)))?;
+        self.sync_folder(SYNC_SEGMENT_NAME)?;
+        self.names_are_durable();
+        Counters::add(&self.shared.counters.syncs, 1);
+        Counters::add(&self.shared.counters.written_bytes, BLOCK as u64);
+
+        let stamp = Stamp::new(self.log, id);
+        let end = BLOCK as u64;
+        let segment = Segment::new(stamp, segment_bytes, end, self.next_sequence - 1);
+        self.shared.state.write().segments.insert(id, segment);
+        self.previous = Some(id);
+        self.writer = Some(Writer {
+            stamp,
+            file,
+            file_bytes: segment_bytes,
+            end,
+            entries: 0,
+            state_bytes: 0,
+            is_written,
+            unchecked_bytes: u64::MAX / 2,
+        });
+        Ok(())
+    }
+
+    fn take_free(&mut self) -> Option<FreeFile> {
+        let best = self.free.iter().position(|free| free.was.is_none() && free.is_written);
+        let best = best.or_else(|| self.free.iter().position(|free| free.is_written));
+        let taken = self.free.remove(best.unwrap_or(0));
+        Counters::set(&self.shared.counters.free_segments, self.free.len() as u64);
+        taken
+    }
+
+    fn sync_folder(&self, point: SyncPoint) -> io::Result<()> {
+        self.shared.disk.sync_dir(&self.shared.config.folder, point)?;
+        Counters::add(&self.shared.counters.syncs, 1);
+        Ok(())
+    }
+
+    /// The folder was synced: what was freed before will not come back.
+    fn names_are_durable(&mut self) {
+        let mut state = self.shared.state.write();
+        for mentioned in self.free.iter_mut().filter_map(|free| free.was.take()) {
+            state.segment_is_gone(&mentioned);
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        let folder: &Path = &self.shared.config.folder;
+        folder.join(name)
+    }
+
+    /// Frees the segments in which nothing lives any more, after what they alone know was written again.
+    fn collect(&mut self) {
+        self.may_collect = false;
+        let current = self.writer.as_ref().map(|writer| writer.stamp.generation);
+        let mut plan = Plan::default();
+        let mut dead = Vec::new();
+        {
+            let state = self.shared.state.read();
+            let is_dead = |segment: &&Segment| {
+                // What a damaged stretch held is unknown, so nobody can say that it is dead.
+                let id = segment.stamp.generation;
+                segment.live_bytes == 0 && segment.damaged.is_empty() && Some(id) != current
+            };
+            for segment in state.segments.values().filter(is_dead) {
+                let id = segment.stamp.generation;
+                for ledger_id in &segment.states {
+                    let Some(ledger) = state.ledgers.get(ledger_id) else { continue };
+                    let newest_is_here = ledger.saved_in.is_none_or(|saved_in| saved_in == id);
+                    let fate = fate_of_state(newest_is_here, ledger.deleted, ledger.holders > 1);
+                    if fate == Fate::WriteAgain && !plan.saving.contains(ledger_id) {
+                        plan.states(ledger.record(*ledger_id));
+                    }
+                }
+                plan.push_freed(id);
+                dead.push(id);
+                // The rest comes with the next round.
+                if plan.bytes > self.shared.config.segment_bytes as usize / 8 {
+                    self.may_collect = true;
+                    break;
+                }
+            }
+        }
+        if dead.is_empty() {
+            return;
+        }
+        self.make_room(plan.bytes, None);
+        if !self.fits(&self.shared.state.read(), &plan, 0) || !self.carry_out(plan) {
+            // Nothing is lost: the next deletion, seal or tick tries again.
+            return;
+        }
+        for id in dead {
+            self.free_segment(id);
+        }
+    }
+
+    fn free_segment(&mut self, id: SegmentId) {
+        let name = format!("{id}.free");
+        let to_pool = self.free.len() < self.shared.config.pool_segments;
+        let from = self.path(&file_name(id));
+        let moved =
+            if to_pool { self.shared.disk.rename(&from, &self.path(&name)) } else { self.shared.disk.remove(&from) };
+        if let Err(error) = moved {
+            tracing::warn!(segment = %id, %error, "cannot free a dead segment");
+            return;
+        }
+        let gone = self.shared.state.write().segments.remove(&id);
+        self.shared.forget_segment(id);
+        let Some(gone) = gone else { return };
+        // A removed file still counts until the folder is synced: until then it may come back as the segment it was.
+        let is_written = matches!(gone.index, Index::Sealed(_));
+        let was = Some(gone.mentioned());
+        if to_pool {
+            self.free.push_back(FreeFile { name, is_written, was });
+        } else if self.sync_folder(SYNC_FREED_NAME).is_ok() {
+            self.names_are_durable();
+            self.shared.state.write().segment_is_gone(&gone.mentioned());
+        }
+        Counters::set(&self.shared.counters.free_segments, self.free.len() as u64);
+        tracing::debug!(segment = %id, pooled = to_pool, "segment freed");
+    }
+
+    /// Writes a part of a file for the pool with zeros, so that commits meet allocated blocks. Only once the segment in use is half full:
+    /// an idle bookie writes nothing. `true`: there is more to do.
+    fn allocate_ahead(&mut self) -> io::Result<bool> {
+        let segment_bytes = self.shared.config.segment_bytes;
+        let Some(mut zeroing) = self.zeroing.take() else {
+            let is_half_full = self.writer.as_ref().is_some_and(|writer| writer.end > writer.file_bytes / 2);
+            let available = self.shared.disk.available_bytes()?;
+            if !is_half_full
+                || self.free.iter().any(|free| free.is_written)
+                || available < 2 * segment_bytes + self.shared.config.reserve_bytes
+            {
+                return Ok(false);
+            }
+            let name = format!("{}.free", self.next_id);
+            self.next_id += 1;
+            let file = self.shared.disk.create(&self.path(&name), OpenMode::Direct)?;
+            self.zeroing = Some(Zeroing { name, file, done_bytes: 0 });
+            return Ok(true);
+        };
+        let step = ZEROING_STEP_BYTES.min(segment_bytes - zeroing.done_bytes);
+        zeroing.file.write_all_at(&AlignedBuf::zeroed(step as usize), zeroing.done_bytes)?;
+        Counters::add(&self.shared.counters.written_bytes, step);
+        zeroing.done_bytes += step;
+        if zeroing.done_bytes < segment_bytes {
+            self.zeroing = Some(zeroing);
+            return Ok(true);
+        }
+        self.free.push_back(FreeFile { name: zeroing.name, is_written: true, was: None });
+        Counters::set(&self.shared.counters.free_segments, self.free.len() as u64);
+        Ok(false)
+    }
+}
+
+impl Plan {
+    fn states(&mut self, record: Option<StateRecord>) {
+        if let Some(record) = record {
+            self.push_state(record);
+        }
+    }
+}
+
+impl std::fmt::Debug for BookieCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BookieCore")
+            .field("next_sequence", &self.next_sequence)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What becomes of a ledger's state record when the segment that holds it is freed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    /// A newer one is durable in another segment.
+    Superseded,
+    WriteAgain,
+    /// It marks the deletion of a ledger of which nothing is left.
+    Forgotten,
+}
+
+pub(crate) fn fate_of_state(newest_is_here: bool, is_deleted: bool, is_held_elsewhere: bool) -> Fate {
+    match (newest_is_here, is_deleted, is_held_elsewhere) {
+        (false, _, _) => Fate::Superseded,
+        (true, false, _) => Fate::WriteAgain,
+        (true, true, true) => Fate::WriteAgain,
+        (true, true, false) => Fate::Forgotten,
+    }
+}
+
+#[derive(Clone, Debug)]
+enum WriteError {
+    NotWritten(Arc<str>),
+    Unknown { segment: SegmentId, file: Arc<str>, detail: Arc<str> },
+}
+
+impl WriteError {
+    fn about(&self, ledger: LedgerId) -> BookieError {
+        match self {
+            WriteError::NotWritten(reason) => BookieError::ReadOnly { ledger, reason: reason.clone() },
+            WriteError::Unknown { file, detail, .. } => {
+                BookieError::WriteFailed { ledger, file: file.clone(), detail: detail.clone() }
+            }
+        }
+    }
+}
+
+/// Marks an error of a sync, whose outcome is unknown even if the disk is full.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot sync")]
+struct SyncFailed(#[source] io::Error);
+
+impl SyncFailed {
+    fn wrap(error: io::Error) -> io::Error {
+        io::Error::new(error.kind(), SyncFailed(error))
+    }
+
+    fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<SyncFailed>())
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn bad_request(ledger: LedgerId, detail: &'static str) -> BookieError {
+    BookieError::BadRequest { ledger, detail: detail.into() }
+}
+
+fn add_done(op: &AddOp, result: Result<Bytes, BookieError>) -> AddDone {
+    AddDone { ledger: op.ledger, entry: op.entry, owner: op.owner, result }
+}
+
+fn call(ledger: LedgerId, result: Result<(), BookieError>, done: Done) -> Step {
+    match result {
+        Ok(()) => Step::Call { ledger, done },
+        Err(_) => Step::CallWith { result, done },
+    }
+}
+
+/// Answers the requests of one commit: one call per sink, each sink's adds in their order, then the others.
+fn answer(steps: Vec<Step>, commit: Option<&Bytes>, error: Option<&WriteError>) {
+    let mut sinks: Vec<(Arc<dyn AddSink>, Vec<AddDone>)> = Vec::new();
+    let mut calls = Vec::new();
+    for step in steps {
+        let (done, sink) = match step {
+            Step::Added { op, sink, at } => {
+                let start = at + RECORD_HEAD_LEN;
+                let result = match (error, commit) {
+                    (None, Some(commit)) => Ok(commit.slice(start..start + op.bytes.len())),
+                    (Some(error), _) => Err(error.about(op.ledger)),
+                    (None, None) => unreachable!("an accepted add is a record, and records make a commit"),
+                };
+                (add_done(&op, result), sink)
+            }
+            Step::Refused { done, sink } => (done, sink),
+            Step::Call { ledger, done } => {
+                calls.push((error.map_or(Ok(()), |error| Err(error.about(ledger))), done));
+                continue;
+            }
+            Step::CallWith { result, done } => {
+                calls.push((result, done));
+                continue;
+            }
+        };
+        match sinks.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &sink)) {
+            Some((_, batch)) => batch.push(done),
+            None => sinks.push((sink, vec![done])),
+        }
+    }
+    for (sink, batch) in sinks {
+        sink.added(batch);
+    }
+    for (result, done) in calls {
+        done(result);
+    }
+}
