@@ -1,7 +1,7 @@
 //! Where a ledger's metadata lies under the ledgers root, and back.
 //!
 //! Ids below 2^31 - 1 have the short form, the digits of `%010d` split 2-4-4; others the long one, `%019d` split
-//! 3-4-4-4-4. The last part bears an `L`: `00/0001/L2345`, `000/0000/0005/0000/L0000`.
+//! 3-4-4-4-4. The last part bears an `L`: `00/0001/L2345`, `000/0000/0050/0000/L0000` for 5 000 000 000.
 
 use crate::LedgerId;
 use crate::layout::LEDGERS_ROOT;
