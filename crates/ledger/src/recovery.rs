@@ -232,6 +232,11 @@ impl Recovery {
     /// Nothing can lie behind the last entry.
     fn end(&mut self, out: &mut Vec<RecoveryEffect>) {
         let last_entry = self.last;
+        if last_entry.is_none() {
+            // A bookie may hold a later entry, whose predecessor was refused; an empty ledger has no entry to measure.
+            self.finish(RecoveryEffect::Close { last_entry, length: 0 }, out);
+            return;
+        }
         if self.measured.0 == last_entry {
             self.finish(RecoveryEffect::Close { last_entry, length: self.measured.1 }, out);
             return;
