@@ -85,7 +85,8 @@ impl Acks {
     /// Acknowledges one entry, or those messages of it whose bit is 0 in `remaining` (missing words are 0; no word at
     /// all means the whole entry).
     pub(crate) fn ack(&mut self, position: Position, remaining: &[i64], line: &Line, changes: &mut Changes) {
-        if position.entry.0 < 0 || self.contains(position) {
+        // Trimmed meanwhile, or never there.
+        if !line.contains(position) || self.contains(position) {
             return;
         }
         if !remaining.is_empty() && self.ack_partly(position, remaining, changes) {
@@ -118,7 +119,10 @@ impl Acks {
 
     /// Acknowledges everything up to and including `position`; with `remaining`, of that last entry only in part.
     pub(crate) fn ack_through(&mut self, position: Position, remaining: &[i64], line: &Line, changes: &mut Changes) {
-        if remaining.iter().any(|&word| word != 0) {
+        let exists = line.contains(position);
+        // Whatever its numbers: up to an entry that is there.
+        let position = if exists { position } else { line.preceding(line.at_or_after(position)) };
+        if exists && remaining.iter().any(|&word| word != 0) {
             self.move_to(line.preceding(position), changes);
             self.ack(position, remaining, line, changes);
         } else {
@@ -179,8 +183,9 @@ impl Acks {
         }
     }
 
-    /// Partly acknowledged entries that are wholly so, too, after a restore out of order.
+    /// Restores the invariant after a restore in any order, and after ledgers went: nothing refers to what is not there.
     pub(crate) fn settle(&mut self, line: &Line) {
+        self.move_to(line.start(), &mut Changes::default());
         self.advance(line, &mut Changes::default());
         let partial = std::mem::take(&mut self.partial);
         self.partial = partial.into_iter().filter(|(position, _)| !self.contains(*position)).collect();

@@ -113,6 +113,11 @@ impl Line {
         }
     }
 
+    /// Whether there is a confirmed entry at `position`.
+    pub(crate) fn contains(&self, position: Position) -> bool {
+        self.parts.get(&position.ledger).is_some_and(|part| (0..part.entries as i64).contains(&position.entry.0))
+    }
+
     /// Entries after `after`, up to and including `through`.
     pub(crate) fn count(&self, after: Position, through: Position) -> u64 {
         if through <= after {

@@ -236,6 +236,8 @@ impl ManagedLedger {
                     out.push(delete_ledger(ledger));
                 }
                 self.cache.drop_before(self.line.start());
+                // Non-durable cursors hold nothing back: they go on behind what is gone.
+                self.cursors.values_mut().for_each(|slot| slot.cursor.acks.settle(&self.line));
             }
             Then::Terminated { at, token } => {
                 self.terminated = Some(at);
