@@ -87,6 +87,8 @@ pub(super) struct Connection {
     encoded_bytes: u64,
     written_bytes: u64,
 
+    /// Its place among the connections: before the socket, so that whoever sees this one closed finds its place free.
+    _seat: Option<Seat>,
     stream: TcpStream,
     input: Input,
     decoder: FrameDecoder,
@@ -103,8 +105,6 @@ pub(super) struct Connection {
     stalled: bool,
     paused: bool,
     paused_since_tick: bool,
-    /// Its place among the connections; given back when this is dropped.
-    _seat: Option<Seat>,
 }
 
 /// In the order of being said.
@@ -176,7 +176,11 @@ impl Connection {
             let _ = timeout(FAREWELL, self.say_farewell()).await;
         } else {
             // What was answered before the offence still goes out, if the socket takes it at once.
-            poll_fn(|cx| Poll::Ready(drop(self.poll_write(cx)))).await;
+            poll_fn(|cx| {
+                let _ = self.poll_write(cx);
+                Poll::Ready(())
+            })
+            .await;
         }
         debug!(cnx = %self.address, reason = %Chain(&reason), "connection closed");
     }
@@ -276,6 +280,8 @@ impl Connection {
                 Poll::Ready(())
             }
             Some(_) if self.reserved > 0 => Poll::Ready(()),
+            // Consumers and newcomers add nothing to it: their acknowledgements and requests go on.
+            _ if self.producers.slots.is_empty() => Poll::Ready(()),
             _ => self.shared.budget.poll_open(cx),
         }
     }
