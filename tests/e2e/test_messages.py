@@ -1,0 +1,188 @@
+"""Publishing and consuming with the official client: counts, order, restarts."""
+
+import threading
+
+import pulsar
+import pytest
+
+COUNT = 20_000
+SHARED, EXCLUSIVE = pulsar.ConsumerType.Shared, pulsar.ConsumerType.Exclusive
+
+
+def produce(client, topic, name, count, batched, size=1024):
+    """Publishes `name:index` padded to `size`; returns when every receipt has come."""
+    producer = client.create_producer(
+        topic,
+        producer_name=name,
+        batching_enabled=batched,
+        batching_max_publish_delay_ms=1,
+        block_if_queue_full=True,
+        max_pending_messages=5000,
+    )
+    failures = []
+
+    def receipt(result, _message_id):
+        if result != pulsar.Result.Ok:
+            failures.append(result)
+
+    for index in range(count):
+        producer.send_async(f"{name}:{index}:".encode().ljust(size, b"."), receipt)
+    producer.flush()
+    producer.close()
+    assert failures == []
+
+
+def consume(consumer, count, seen, stop):
+    """Receives until `count` messages over all consumers of `seen` have come."""
+    while not stop.is_set():
+        try:
+            message = consumer.receive(timeout_millis=200)
+        except pulsar.Timeout:
+            continue
+        name, index = message.data().split(b":")[:2]
+        seen.append((name.decode(), int(index), message.redelivery_count()))
+        consumer.acknowledge(message)
+        if len(seen) >= count:
+            stop.set()
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED], ids=["exclusive", "shared"])
+def test_every_message_once_and_in_order(server, kind, batched):
+    client = pulsar.Client(server.url)
+    consumers = [
+        client.subscribe("orders", "billing", consumer_type=kind) for _ in range(1 if kind == EXCLUSIVE else 3)
+    ]
+    lists, stop, threads = [[] for _ in consumers], threading.Event(), []
+    total = []
+
+    class Both(list):
+        def __init__(self, own):
+            self.own = own
+
+        def append(self, item):
+            self.own.append(item)
+            total.append(item)
+
+        def __len__(self):
+            return len(total)
+
+    for consumer, own in zip(consumers, lists):
+        threads.append(threading.Thread(target=consume, args=(consumer, 2 * COUNT, Both(own), stop)))
+    producers = [
+        threading.Thread(target=produce, args=(client, "orders", name, COUNT, batched)) for name in ("a", "b")
+    ]
+    for thread in threads + producers:
+        thread.start()
+    for thread in producers + threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    for name in ("a", "b"):
+        assert sorted(index for who, index, _ in total if who == name) == list(range(COUNT))
+        for own in lists:
+            mine = [index for who, index, _ in own if who == name]
+            assert mine == sorted(mine), "order per producer"
+    assert all(redelivered == 0 for _, _, redelivered in total)
+    client.close()
+
+
+def test_a_clean_restart_keeps_messages_and_acknowledgements(server):
+    client = pulsar.Client(server.url)
+    consumer = client.subscribe("kept", "sub")
+    produce(client, "kept", "p", 100, batched=False)
+    for _ in range(40):
+        consumer.acknowledge(consumer.receive(10_000))
+    client.close()
+    server.stop()
+    server.start()
+    client = pulsar.Client(server.url)
+    consumer = client.subscribe("kept", "sub")
+    indexes = [int(consumer.receive(10_000).data().split(b":")[1]) for _ in range(60)]
+    assert indexes == list(range(40, 100))
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(300)
+    client.close()
+
+
+def test_a_shared_consumer_that_leaves_gives_its_messages_back(server):
+    client = pulsar.Client(server.url)
+    first = client.subscribe("work", "workers", consumer_type=SHARED)
+    produce(client, "work", "p", 50, batched=False)
+    for _ in range(50):
+        first.receive(10_000)
+    second = client.subscribe("work", "workers", consumer_type=SHARED)
+    first.close()
+    again = [second.receive(10_000) for _ in range(50)]
+    assert sorted(int(message.data().split(b":")[1]) for message in again) == list(range(50))
+    assert all(message.redelivery_count() >= 1 for message in again)
+    client.close()
+
+
+def test_a_negative_acknowledgement_redelivers(server):
+    client = pulsar.Client(server.url)
+    consumer = client.subscribe("nack", "sub", consumer_type=SHARED, negative_ack_redelivery_delay_ms=100)
+    produce(client, "nack", "p", 1, batched=False)
+    consumer.negative_acknowledge(consumer.receive(10_000))
+    message = consumer.receive(10_000)
+    assert message.redelivery_count() == 1
+    consumer.acknowledge(message)
+    client.close()
+
+
+def test_cumulative_acknowledgement_and_unsubscribe(server):
+    client = pulsar.Client(server.url)
+    consumer = client.subscribe("cumulative", "sub")
+    produce(client, "cumulative", "p", 10, batched=False)
+    messages = [consumer.receive(10_000) for _ in range(10)]
+    consumer.acknowledge_cumulative(messages[6])
+    consumer.close()
+    consumer = client.subscribe("cumulative", "sub")
+    assert int(consumer.receive(10_000).data().split(b":")[1]) == 7
+    consumer.unsubscribe()
+    assert "sub" not in server.get("/admin/v2/persistent/public/default/cumulative/stats")["subscriptions"]
+    client.close()
+
+
+def test_part_of_a_batch_stays_acknowledged(configured):
+    server = configured(acknowledgmentAtBatchIndexLevelEnabled="true")
+    client = pulsar.Client(server.url)
+    options = dict(consumer_type=SHARED, batch_index_ack_enabled=True)
+    consumer = client.subscribe("parts", "sub", **options)
+    producer = client.create_producer("parts", batching_enabled=True, batching_max_publish_delay_ms=1000)
+    for index in range(10):
+        producer.send_async(str(index).encode(), lambda *_: None)
+    producer.flush()
+    for _ in range(10):
+        message = consumer.receive(10_000)
+        if int(message.data()) % 2 == 0:
+            consumer.acknowledge(message)
+    consumer.close()
+    consumer = client.subscribe("parts", "sub", **options)
+    left = [int(consumer.receive(10_000).data()) for _ in range(5)]
+    assert sorted(left) == [1, 3, 5, 7, 9]
+    client.close()
+
+
+def test_large_messages_pass_and_too_large_ones_are_refused(server):
+    client = pulsar.Client(server.url)
+    consumer = client.subscribe("large", "sub")
+    producer = client.create_producer("large")
+    body = bytes(range(256)) * (5 * 1024 * 1024 // 256 - 8)
+    producer.send(body)
+    assert consumer.receive(10_000).data() == body
+    with pytest.raises(pulsar.MessageTooBig):
+        producer.send(b"x" * (6 * 1024 * 1024))
+    producer.send(b"after")
+    assert consumer.receive(10_000).data() == b"after"
+    client.close()
+
+
+@pytest.mark.parametrize("codec", ["LZ4", "ZLib", "ZSTD", "SNAPPY"])
+def test_compressed_payloads_pass_through(server, codec):
+    client = pulsar.Client(server.url)
+    consumer = client.subscribe("zipped", "sub")
+    producer = client.create_producer("zipped", compression_type=getattr(pulsar.CompressionType, codec))
+    producer.send(b"abc" * 10_000, properties={"k": "v"}, partition_key="key")
+    message = consumer.receive(10_000)
+    assert (message.data(), message.properties(), message.partition_key()) == (b"abc" * 10_000, {"k": "v"}, "key")
+    client.close()
