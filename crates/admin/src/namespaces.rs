@@ -1,0 +1,134 @@
+//! Namespaces and their policies, as far as something acts on them.
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::routing::{get, put};
+use broker::door::{Policies, RetentionPolicies, TopicsMode};
+use serde::Deserialize;
+
+use crate::reply::{self, Answer, Refusal};
+use crate::{Admin, path};
+
+pub(crate) fn routes() -> Router<Admin> {
+    Router::new()
+        .route("/{tenant}", get(list))
+        .route("/{tenant}/{namespace}", get(read).put(create).delete(remove))
+        .route("/{tenant}/{namespace}/topics", get(topics))
+        .route("/{tenant}/{namespace}/bundles", get(bundles))
+        .route("/{tenant}/{namespace}/retention", get(retention).post(set_retention).delete(clear_retention))
+        .route("/{tenant}/{namespace}/unload", put(unload))
+}
+
+async fn list(State(admin): State<Admin>, Path(tenant): Path<String>) -> Answer {
+    reply::json(admin.broker.namespaces(&tenant).await?)
+}
+
+async fn policies(admin: &Admin, tenant: &str, namespace: &str) -> Result<Policies, Refusal> {
+    let name = path::namespace(tenant, namespace)?;
+    let found = admin.broker.namespace(&name).await?;
+    found.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "Namespace does not exist"))
+}
+
+async fn read(State(admin): State<Admin>, Path((tenant, namespace)): Path<(String, String)>) -> Answer {
+    reply::json(policies(&admin, &tenant, &namespace).await?)
+}
+
+async fn create(State(admin): State<Admin>, Path((tenant, namespace)): Path<(String, String)>, body: Bytes) -> Answer {
+    let policies = match reply::body::<Policies>(&body) {
+        Ok(policies) => policies,
+        Err(refusal) => return Ok(refusal),
+    };
+    admin.broker.create_namespace(&path::namespace(&tenant, &namespace)?, policies).await?;
+    reply::done()
+}
+
+async fn remove(State(admin): State<Admin>, Path((tenant, namespace)): Path<(String, String)>) -> Answer {
+    admin.broker.delete_namespace(&path::namespace(&tenant, &namespace)?).await.map_err(|error| {
+        let refusal = Refusal::from(error);
+        // The original's code for a namespace that still has topics.
+        if refusal.status() == StatusCode::PRECONDITION_FAILED {
+            refusal.with_status(StatusCode::CONFLICT)
+        } else {
+            refusal
+        }
+    })?;
+    reply::done()
+}
+
+#[derive(Deserialize)]
+struct TopicsQuery {
+    mode: Option<String>,
+    #[serde(rename = "includeSystemTopic")]
+    include_system_topic: Option<bool>,
+}
+
+async fn topics(
+    State(admin): State<Admin>,
+    Path((tenant, namespace)): Path<(String, String)>,
+    Query(query): Query<TopicsQuery>,
+) -> Answer {
+    let mode = match query.mode.as_deref() {
+        None | Some("PERSISTENT") => TopicsMode::Persistent,
+        Some("NON_PERSISTENT") => TopicsMode::NonPersistent,
+        Some("ALL") => TopicsMode::All,
+        Some(other) => {
+            let reason = format!("mode `{other}` is unknown: expected PERSISTENT, NON_PERSISTENT or ALL");
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, reason));
+        }
+    };
+    let name = path::namespace(&tenant, &namespace)?;
+    reply::json(admin.broker.topics(&name, mode, query.include_system_topic.unwrap_or(false)).await?)
+}
+
+async fn bundles(State(admin): State<Admin>, Path((tenant, namespace)): Path<(String, String)>) -> Answer {
+    reply::json(policies(&admin, &tenant, &namespace).await?.bundles)
+}
+
+async fn retention(State(admin): State<Admin>, Path((tenant, namespace)): Path<(String, String)>) -> Answer {
+    match policies(&admin, &tenant, &namespace).await?.retention_policies {
+        Some(retention) => reply::json(retention),
+        // An unset policy is 200 with an empty body, which clients read as null.
+        None => Ok(Default::default()),
+    }
+}
+
+async fn set_retention(
+    State(admin): State<Admin>,
+    Path((tenant, namespace)): Path<(String, String)>,
+    body: Bytes,
+) -> Answer {
+    let retention = match reply::body::<RetentionPolicies>(&body) {
+        Ok(retention) => retention,
+        Err(refusal) => return Ok(refusal),
+    };
+    change_retention(&admin, &tenant, &namespace, retention).await
+}
+
+async fn clear_retention(State(admin): State<Admin>, Path((tenant, namespace)): Path<(String, String)>) -> Answer {
+    change_retention(&admin, &tenant, &namespace, None).await
+}
+
+async fn change_retention(admin: &Admin, tenant: &str, namespace: &str, to: Option<RetentionPolicies>) -> Answer {
+    // A limit that is zero beside one that is not would keep nothing, which nobody means.
+    if let Some(retention) = &to
+        && (retention.retention_time_in_minutes == 0) != (retention.retention_size_in_mb == 0)
+    {
+        let reason = "Invalid Retention Policy: time and size must both be zero or both not be zero";
+        return Err(Refusal::new(StatusCode::PRECONDITION_FAILED, reason));
+    }
+    let name = path::namespace(tenant, namespace)?;
+    admin.broker.update_namespace(&name, |policies| policies.retention_policies.clone_from(&to)).await?;
+    reply::done()
+}
+
+async fn unload(State(admin): State<Admin>, Path((tenant, namespace)): Path<(String, String)>) -> Answer {
+    let name = path::namespace(&tenant, &namespace)?;
+    for topic in admin.broker.topics(&name, TopicsMode::Persistent, true).await? {
+        let topic = broker::door::TopicName::parse(&topic)
+            .map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+        admin.broker.unload_topic(&topic).await?;
+    }
+    reply::done()
+}

@@ -1,0 +1,58 @@
+//! Tenants.
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::get;
+use broker::door::TenantInfo;
+
+use crate::Admin;
+use crate::reply::{self, Answer, Refusal};
+
+pub(crate) fn routes() -> Router<Admin> {
+    Router::new().route("/", get(list)).route("/{tenant}", get(read).put(create).post(update).delete(remove))
+}
+
+async fn list(State(admin): State<Admin>) -> Answer {
+    reply::json(admin.broker.tenants().await?)
+}
+
+async fn read(State(admin): State<Admin>, Path(tenant): Path<String>) -> Answer {
+    match admin.broker.tenant(&tenant).await? {
+        Some(info) => reply::json(info),
+        None => Err(Refusal::new(StatusCode::NOT_FOUND, "Tenant does not exist")),
+    }
+}
+
+async fn create(State(admin): State<Admin>, Path(tenant): Path<String>, body: Bytes) -> Answer {
+    let info = match reply::body::<TenantInfo>(&body) {
+        // Without a body there are no clusters, which the broker refuses with the original's code.
+        Ok(info) => info.unwrap_or_default(),
+        Err(refusal) => return Ok(refusal),
+    };
+    admin.broker.create_tenant(&tenant, info).await?;
+    reply::done()
+}
+
+async fn update(State(admin): State<Admin>, Path(tenant): Path<String>, body: Bytes) -> Answer {
+    let info = match reply::body::<TenantInfo>(&body) {
+        Ok(info) => info.unwrap_or_default(),
+        Err(refusal) => return Ok(refusal),
+    };
+    admin.broker.update_tenant(&tenant, info).await?;
+    reply::done()
+}
+
+async fn remove(State(admin): State<Admin>, Path(tenant): Path<String>) -> Answer {
+    admin.broker.delete_tenant(&tenant).await.map_err(|error| {
+        let refusal = Refusal::from(error);
+        // The original's code for a tenant that still has namespaces.
+        if refusal.status() == StatusCode::PRECONDITION_FAILED {
+            refusal.with_status(StatusCode::CONFLICT)
+        } else {
+            refusal
+        }
+    })?;
+    reply::done()
+}
