@@ -7,6 +7,7 @@
 mod bookie_access;
 mod config;
 mod data_folder;
+mod garbage;
 mod logging;
 mod memory;
 mod standalone;

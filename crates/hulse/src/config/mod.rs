@@ -5,6 +5,7 @@
 
 mod keys;
 mod properties;
+mod rooms;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub(crate) use keys::{Standalone, keys_table};
+pub(crate) use rooms::{broker_config, managed_ledger_config};
 
 /// The environment prefix that the original's container images use to override keys.
 const ENV_PREFIX: &str = "PULSAR_PREFIX_";
