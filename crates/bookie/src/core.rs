@@ -186,7 +186,8 @@ pub enum Chore {
     Later,
 }
 
-const ZEROING_STEP_BYTES: u64 = 1 << 20;
+/// Small, because a commit that arrives meanwhile waits for it.
+const ZEROING_STEP_BYTES: u64 = 256 << 10;
 
 impl BookieCore {
     /// Opens or creates the log and replays its tail.
