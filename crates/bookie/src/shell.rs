@@ -285,12 +285,18 @@ fn run(mut core: BookieCore, queue: &Queue) {
     let config = reader.shared.config.clone();
     let mut chore = Chore::Later;
     #[expect(clippy::disallowed_methods, reason = "the shell reads the clock")]
-    let mut pace = Pace { began: Instant::now(), bytes: 0, is_quiet: true };
+    let mut ticked = Instant::now();
+    let mut pace = Pace { began: ticked, bytes: 0, is_quiet: true };
     loop {
         #[expect(clippy::disallowed_methods, reason = "the shell reads the clock")]
         let now = Instant::now();
         if chore == Chore::Soon && !pace.is_quiet(now) {
             chore = Chore::Later;
+        }
+        // Clients that keep trying must not keep a full disk from being looked at again.
+        if core.is_read_only() && now.duration_since(ticked) >= RETRY_INTERVAL {
+            chore = core.tick();
+            ticked = now;
         }
         match next_turn(queue, chore, config.commit_bytes) {
             Turn::Commit(requests) => {
