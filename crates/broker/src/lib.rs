@@ -1,6 +1,6 @@
 //! Topics: who may write to them, who gets what is in them, and who owns them.
 //!
-//! Lives here: tenants, namespaces and bundle ownership ([`Ownership`](ownership)), the shards that own topics, topics with
+//! Lives here: tenants, namespaces and bundle ownership (`ownership`), the shards that own topics, topics with
 //! their producers, subscriptions and dispatchers, statistics; in [`native`] the door of the binary protocol.
 //! Must never know: command frames and error codes (only `native` does), HTTP, bookies, files.
 //! Read first: [`door`] (what may be asked), then `shard`, `topic`, `subscription`.
@@ -12,6 +12,13 @@ pub mod stats;
 
 mod config;
 mod mailbox;
+mod outboxes;
+mod ownership;
+mod shard;
+mod subscription;
+mod tenancy;
+mod time_text;
+mod topic;
 
 pub use config::{BrokerConfig, TopicType};
 pub use door::{Broker, BrokerError, BrokerErrorKind};

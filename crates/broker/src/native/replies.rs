@@ -236,12 +236,12 @@ pub(super) fn close_consumer(consumer_id: u64) -> Command {
 
 /// Ids are signed inside and unsigned on the wire: -1 is 2^64-1 there.
 pub(super) fn wire_ids(position: Position) -> (u64, u64) {
-    (position.ledger as u64, position.entry as u64)
+    (position.ledger.0 as u64, position.entry.0 as u64)
 }
 
 /// The position of an id on the wire; see [`wire_ids`].
 pub(super) fn position(ledger_id: u64, entry_id: u64) -> Position {
-    Position { ledger: ledger_id as i64, entry: entry_id as i64 }
+    Position::new(ledger_id as i64, entry_id as i64)
 }
 
 fn message_id(position: Position) -> proto::MessageIdData {
