@@ -125,6 +125,8 @@ struct CursorLedger {
     appender: Appender,
     opened_ms: u64,
     entries: u64,
+    /// Of those, the entries of its first snapshot.
+    opening: u64,
     /// Entry where the last complete snapshot begins.
     snapshot: i64,
     snapshot_bytes: usize,
@@ -499,6 +501,7 @@ impl CursorLedger {
             appender,
             opened_ms: now.monotonic_ms,
             entries: 0,
+            opening: 0,
             snapshot: 0,
             snapshot_bytes: 0,
             delta_bytes: 0,
@@ -508,8 +511,10 @@ impl CursorLedger {
 
     fn is_full(&self, now: Now, config: &ManagedLedgerConfig) -> bool {
         let age_ms = now.monotonic_ms.saturating_sub(self.opened_ms);
-        self.entries >= config.max_entries_per_cursor_ledger
-            || age_ms >= config.cursor_rollover_time.as_millis() as u64 && self.entries > 1
+        // The snapshot it began with does not count: one that is larger than the limit would roll for ever.
+        let since = self.entries - self.opening;
+        since >= config.max_entries_per_cursor_ledger
+            || age_ms >= config.cursor_rollover_time.as_millis() as u64 && since > 0
     }
 
     fn snapshot_is_due(&self, config: &ManagedLedgerConfig) -> bool {
@@ -533,6 +538,9 @@ impl CursorLedger {
         self.snapshot_bytes = 0;
         for part in parts {
             self.snapshot_bytes += self.append(&part, owner, out);
+        }
+        if first == 0 {
+            self.opening = self.entries;
         }
         self.snapshot = first;
         self.delta_bytes = 0;

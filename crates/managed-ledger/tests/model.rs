@@ -323,7 +323,7 @@ fn play(seed: u64) -> Model {
 #[test]
 fn random_histories() {
     let (mut interrupted, mut receipts, mut ledgers) = (0, 0, 0);
-    for seed in 0..150 {
+    for seed in 0..200 {
         let played = std::panic::catch_unwind(|| play(seed));
         let model = played.unwrap_or_else(|_| panic!("seed {seed}"));
         interrupted += model.interrupted;

@@ -289,7 +289,7 @@ impl Shell {
                 return;
             }
         }
-        panic!("does not settle");
+        panic!("does not settle: {:?} {:?} {:?}", self.appends, self.tasks, &self.seen[self.seen.len().saturating_sub(9)..]);
     }
 
     pub(crate) fn tick(&mut self, world: &World, ml: &mut ManagedLedger) {
