@@ -160,6 +160,7 @@ mod tests {
         assert!(a.get(Position::new(1, 0)).is_none());
         assert!(a.get(Position::new(1, 1)).is_some() && b.get(Position::new(2, 0)).is_some());
         budget.set_budget(0);
+        a.expire(&budget);
         b.expire(&budget);
         assert_eq!((a.bytes(), b.bytes()), (0, 0));
     }

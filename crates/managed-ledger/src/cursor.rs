@@ -275,7 +275,7 @@ impl Cursor {
                 Progress::Durable(tokens) => {
                     let info = ManagedCursorInfo {
                         cursors_ledger_id: ledger.0,
-                        ..store.info_of(Position { ledger: self.acks.mark_delete().ledger, entry: EntryId::NONE }, now)
+                        ..store.info_of(self.acks.mark_delete(), now)
                     };
                     let Next::Snapshotting(mut next) = std::mem::replace(&mut store.next, Next::NotNeeded) else {
                         return;

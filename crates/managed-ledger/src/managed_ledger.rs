@@ -57,7 +57,7 @@ pub struct ManagedLedger {
     /// Waiting for the next ledger, in order.
     queued: VecDeque<NewEntry>,
     /// Index of the next message to be added, and of the next one to be confirmed.
-    next_index: u64,
+    sent_index: u64,
     confirmed_index: u64,
     indexes: IndexRuns,
     scratch: Vec<(EntryId, Bytes)>,
@@ -229,10 +229,10 @@ impl ManagedLedger {
     /// Sends to the open ledger.
     fn send(&mut self, now: Now, entry: NewEntry, out: &mut Effects) {
         let Writing::Open { appender, .. } = &mut self.writing else { unreachable!("asked for by the caller") };
-        let first_index = self.next_index;
-        self.next_index += u64::from(entry.messages);
+        let first_index = self.sent_index;
+        self.sent_index += u64::from(entry.messages);
         let prefix =
-            BrokerEntryMetadata { broker_timestamp_ms: Some(now.unix_ms), index: Some(self.next_index - 1) }.encode();
+            BrokerEntryMetadata { broker_timestamp_ms: Some(now.unix_ms), index: Some(self.sent_index - 1) }.encode();
         let bytes = prefix.len() + entry.payload.len();
         let id = appender.append(&prefix, entry.payload, entry.payload_crc, self.owner, out);
         self.adding.push_back(Adding { token: entry.token, entry: id, first_index, messages: entry.messages, bytes });
@@ -252,20 +252,16 @@ impl ManagedLedger {
     /// Takes the answers of bookies, in the order they came; cheaper than one event each.
     pub fn appended(&mut self, now: Now, done: impl IntoIterator<Item = AddDone>, out: &mut Effects) {
         let before = self.last_confirmed();
-        let mut cursors = false;
         for done in done {
             match &self.writing {
                 Writing::Open { appender, .. } if appender.ledger() == done.ledger => self.entry_appended(done, out),
-                _ => {
-                    cursors = true;
-                    self.cursor_appended(now, done, out);
-                }
+                _ => self.cursor_appended(now, done, out),
             }
         }
         if self.last_confirmed() != before {
             out.push(Effect::NewEntries);
         }
-        if cursors || self.needs_drive(now) {
+        if self.needs_drive(now) {
             self.drive(now, out);
         }
     }

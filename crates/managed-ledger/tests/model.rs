@@ -3,6 +3,8 @@
 //! What must hold: every confirmed entry is there, at its position, in order, with its index; nothing is there that was
 //! never added; no acknowledgement with a receipt comes back; nothing that nobody acknowledged is ever skipped or trimmed.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,7 +132,10 @@ impl Model {
             let token: u64 = text.strip_prefix("payload ").unwrap().parse().unwrap();
             let index = entry.broker_metadata().unwrap().index.unwrap();
             let messages = u64::from(self.messages[&token]);
-            assert!(last_index.is_none_or(|last| last + messages == index), "{position}: index {index} after {last_index:?}");
+            assert!(
+                last_index.is_none_or(|last| last + messages == index),
+                "{position}: index {index} after {last_index:?}"
+            );
             last_index = Some(index);
             if let Some(expected) = self.added.get(position) {
                 assert_eq!(*expected, (token, index), "{position}");

@@ -1,5 +1,7 @@
 //! Single histories, each about one promise.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod world;
 
 use std::time::Duration;
@@ -124,6 +126,30 @@ fn an_old_owner_cannot_store_acknowledgements() {
 }
 
 #[test]
+fn an_old_owner_cannot_take_the_cursor_from_an_idle_new_one() {
+    let mut world = World::new(1, small());
+    let (mut old, mut shell) = (world.open(), Shell::default());
+    let id = cursor(&mut world, &mut old, &mut shell, "s", true);
+    let fresh = cursor(&mut world, &mut old, &mut shell, "fresh", true);
+    add(&world, &mut old, &mut shell, 0..3);
+    settle(&mut world, &mut old, &mut shell);
+    ack(&world, &mut old, &mut shell, id, Position::new(0, 0), Some(10));
+    assert_eq!(settle(&mut world, &mut old, &mut shell), ["ack 10"]);
+    let (mut new, mut other) = (world.open(), Shell::default());
+    // One has a fenced ledger, the other has none yet.
+    ack(&world, &mut old, &mut shell, id, Position::new(0, 1), Some(11));
+    ack(&world, &mut old, &mut shell, fresh, Position::new(0, 1), Some(12));
+    let ends = settle(&mut world, &mut old, &mut shell);
+    assert!(ends.contains(&"fenced".to_owned()) && !ends.iter().any(|end| end.starts_with("ack")), "{ends:?}");
+    for (token, name) in [(20, "s"), (21, "fresh")] {
+        let id = new.cursor_named(name).unwrap();
+        ack(&world, &mut new, &mut other, id, Position::new(0, 2), Some(token));
+    }
+    let ends = settle(&mut world, &mut new, &mut other);
+    assert!(ends.contains(&"ack 20".to_owned()) && ends.contains(&"ack 21".to_owned()), "{ends:?}");
+}
+
+#[test]
 fn rollover_goes_on_adding_while_the_next_ledger_is_created() {
     let mut world = World::new(1, small());
     let (mut ml, mut shell) = (world.open(), Shell::default());
@@ -189,7 +215,7 @@ fn the_cursor_is_stored_where_the_original_looks_for_it() {
         assert_eq!(settle(&mut world, &mut ml, &mut shell), [format!("ack {token}")]);
     }
     let stored = cursor_info(&world, "a%2Fb+c");
-    assert_eq!((stored.mark_delete_ledger_id, stored.mark_delete_entry_id), (Some(0), Some(-1)));
+    assert_eq!((stored.mark_delete_ledger_id, stored.mark_delete_entry_id), (Some(0), Some(0)));
     let ledger = LedgerId(stored.cursors_ledger_id);
     let entries = block_on(world.context.ledgers.read(ledger, 0.into_id(), 2.into_id(), 9999)).unwrap();
     let entries: Vec<_> = entries.iter().map(|view| PositionInfo::decode(view.payload()).unwrap()).collect();
@@ -279,8 +305,7 @@ fn cursors_come_and_go() {
     drop(ml);
     block_on(ManagedLedger::delete(&world.context, NAME)).unwrap();
     assert_eq!(block_on(world.context.ledgers.list()).unwrap(), [], "no ledger is left");
-    let options =
-        OpenOptions { owner: 1, create_if_missing: false, config: None, properties: vec![], now: world.now };
+    let options = OpenOptions { owner: 1, create_if_missing: false, config: None, properties: vec![], now: world.now };
     assert!(block_on(ManagedLedger::open(&world.context, NAME, options)).is_err());
 }
 

@@ -70,6 +70,9 @@ impl ManagedLedger {
             self.drop_next_ledger(out);
             return self.put_terminated(now, token, out);
         }
+        if self.cursors.values().any(|slot| slot.phase != cursors::Phase::Live) {
+            return;
+        }
         let ids: Vec<CursorId> = self.cursors.keys().copied().collect();
         let mut stored = true;
         for id in ids {

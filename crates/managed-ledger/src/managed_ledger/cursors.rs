@@ -286,7 +286,13 @@ impl ManagedLedger {
         let id = self.cursors.iter().find(|(_, slot)| slot.cursor.writes_to(done.ledger)).map(|(&id, _)| id);
         // Nobody's: an answer for a ledger that was given up meanwhile.
         let Some(id) = id else { return };
-        self.with_cursor(id, out, |cursor, _, out, work| cursor.appended(now, done, out, work));
+        let idle = self.closing.is_none();
+        self.with_cursor(id, out, |cursor, ml, out, work| {
+            cursor.appended(now, done, out, work);
+            if idle {
+                cursor.drive(now, ml.owner, ml.config, out, work);
+            }
+        });
     }
 
     pub(super) fn cursor_ledger_created(

@@ -25,6 +25,7 @@ pub(super) struct InfoPut {
 }
 
 /// What the written node means.
+#[expect(clippy::large_enum_variant, reason = "one at a time, and rarely")]
 enum Then {
     /// `sealed` is closed, or gone if it was empty; adds go to `next`.
     Switched {
@@ -76,7 +77,7 @@ impl ManagedLedger {
         }
         // Adds whose outcome was unknown may be there, with the indexes they were given.
         self.confirmed_index = self.confirmed_index.max(found.next_index.unwrap_or(0));
-        self.next_index = self.confirmed_index;
+        self.sent_index = self.confirmed_index;
         self.put_switched(ledger, part, next, None, out);
     }
 

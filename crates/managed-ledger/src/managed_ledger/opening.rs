@@ -101,11 +101,12 @@ impl ManagedLedger {
         let terminated = info.terminated_position.map(|at| Position::new(at.ledger_id, at.entry_id));
         let mut line = Line::default();
         let mut empty = Vec::new();
+        let mut unclean = false;
         let count = info.ledger_info.len();
         for (index, ledger_info) in info.ledger_info.drain(..).enumerate() {
             let ledger = LedgerId(ledger_info.ledger_id);
             let is_closed = ledger_info.timestamp.unwrap_or(0) > 0 && ledger_info.entries.is_some();
-            let part = if is_closed && index + 1 < count || terminated.is_some() && is_closed {
+            let part = if is_closed && (index + 1 < count || terminated.is_some()) {
                 Part {
                     entries: ledger_info.entries.unwrap_or(0) as u64,
                     bytes: ledger_info.size.unwrap_or(0) as u64,
@@ -116,6 +117,7 @@ impl ManagedLedger {
                 // Open, as far as the node knows: the end is where recovery finds it.
                 let found = task::recover(context, ledger, None).await.map_err(ledger_error)?;
                 next_index = next_index.max(found.next_index.unwrap_or(0));
+                unclean |= !found.was_closed;
                 Part {
                     entries: (found.last.0 + 1) as u64,
                     bytes: found.length,
@@ -155,7 +157,7 @@ impl ManagedLedger {
             writing: Writing::Terminated,
             adding: VecDeque::new(),
             queued: VecDeque::new(),
-            next_index,
+            sent_index: next_index,
             confirmed_index: next_index,
             indexes: IndexRuns::default(),
             scratch: Vec::new(),
@@ -190,11 +192,13 @@ impl ManagedLedger {
         if let Some(appender) = appender {
             opened.writing = Writing::Open { appender, opened_ms: options.now.monotonic_ms, roll: Roll::NotDue };
         }
-        opened.load_cursors(context).await?;
+        opened.load_cursors(context, unclean).await?;
         Ok(opened)
     }
 
-    async fn load_cursors(&mut self, context: &Context) -> Result<(), OpenError> {
+    /// `unclean`: the owner before us may still run and not know that it is over. Then each cursor's node gets a new version
+    /// first, so that it can no longer change it: its next attempt fences it, and not us.
+    async fn load_cursors(&mut self, context: &Context, unclean: bool) -> Result<(), OpenError> {
         let metadata_error = |path: &str, source| OpenError::Metadata { path: path.to_owned(), source };
         let children =
             context.metadata.children(&self.path).await.map_err(|source| metadata_error(&self.path, source))?;
@@ -205,7 +209,18 @@ impl ManagedLedger {
             };
             let info = decode_node::<ManagedCursorInfo>(&node.value)
                 .map_err(|source| OpenError::Format { path: path.clone(), source })?;
-            let mut store = Store::new(&info, node.stat.version);
+            let mut version = node.stat.version;
+            if unclean || info.cursors_ledger_id >= 0 {
+                let put = context.metadata.put(&path, node.value, Expected::Version(version)).await;
+                version = match put {
+                    Ok(stat) => stat.version,
+                    Err(error) if error.is_bad_version() || error.is_not_found() => {
+                        return Err(OpenError::Contended { name: self.name.clone() });
+                    }
+                    Err(source) => return Err(metadata_error(&path, source)),
+                };
+            }
+            let mut store = Store::new(&info, version);
             let acks = match store.in_info {
                 None => acks_of_info(&info, &self.line),
                 Some(ledger) => match replay(context, ledger).await {

@@ -214,8 +214,10 @@ impl World {
         World { bookie, store, context, now: Now { unix_ms: 1_700_000_000_000, monotonic_ms: 5_000 } }
     }
 
+    #[expect(clippy::result_large_err, reason = "rare")]
     pub(crate) fn try_open(&self) -> Result<ManagedLedger, OpenError> {
-        let options = OpenOptions { owner: 7, create_if_missing: true, config: None, properties: vec![], now: self.now };
+        let options =
+            OpenOptions { owner: 7, create_if_missing: true, config: None, properties: vec![], now: self.now };
         block_on(ManagedLedger::open(&self.context, NAME, options))
     }
 
@@ -289,7 +291,12 @@ impl Shell {
                 return;
             }
         }
-        panic!("does not settle: {:?} {:?} {:?}", self.appends, self.tasks, &self.seen[self.seen.len().saturating_sub(9)..]);
+        panic!(
+            "does not settle: {:?} {:?} {:?}",
+            self.appends,
+            self.tasks,
+            &self.seen[self.seen.len().saturating_sub(9)..]
+        );
     }
 
     pub(crate) fn tick(&mut self, world: &World, ml: &mut ManagedLedger) {
