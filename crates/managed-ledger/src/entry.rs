@@ -1,6 +1,6 @@
 //! An entry as readers see it, and the broker entry metadata before its payload.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes};
 
 use crate::position::Position;
 
@@ -21,23 +21,26 @@ pub struct BrokerEntryMetadata {
 
 const MAGIC: [u8; 2] = [0x0e, 0x02];
 const HEAD: usize = 6;
+/// Two fields of a tag and ten bytes at most.
+const MAX_PREFIX: usize = HEAD + 2 * 11;
 
 impl BrokerEntryMetadata {
     /// The prefix, magic included.
     #[must_use]
-    pub fn encode(&self) -> Bytes {
-        let mut body = BytesMut::with_capacity(HEAD + 22);
-        body.put_slice(&MAGIC);
-        body.put_u32(0);
+    pub fn encode(&self) -> Prefix {
+        let mut prefix = Prefix { bytes: [0; MAX_PREFIX], len: 0 };
+        let mut rest = &mut prefix.bytes[HEAD..];
         for (tag, value) in [(0x08, self.broker_timestamp_ms), (0x10, self.index)] {
             if let Some(value) = value {
-                body.put_u8(tag);
-                prost::encoding::encode_varint(value, &mut body);
+                rest.put_u8(tag);
+                prost::encoding::encode_varint(value, &mut rest);
             }
         }
-        let len = (body.len() - HEAD) as u32;
-        body[2..HEAD].copy_from_slice(&len.to_be_bytes());
-        body.freeze()
+        let len = MAX_PREFIX - HEAD - rest.len();
+        prefix.bytes[..2].copy_from_slice(&MAGIC);
+        prefix.bytes[2..HEAD].copy_from_slice(&(len as u32).to_be_bytes());
+        prefix.len = HEAD + len;
+        prefix
     }
 
     /// The prefix's length in bytes and content; `None` if `data` has no (well-formed) prefix.
@@ -58,6 +61,21 @@ impl BrokerEntryMetadata {
             }
         }
         Some((HEAD + len, metadata))
+    }
+}
+
+/// Encoded [`BrokerEntryMetadata`]; on the stack, because every add makes one.
+#[derive(Clone, Copy, Debug)]
+pub struct Prefix {
+    bytes: [u8; MAX_PREFIX],
+    len: usize,
+}
+
+impl std::ops::Deref for Prefix {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
     }
 }
 

@@ -13,7 +13,8 @@
 //! [`Effect::AckDone`] said `Ok` is durable. A ledger is named in `ManagedLedgerInfo` before an add to it is confirmed,
 //! and no longer named there before it is deleted. The index never goes back.
 //!
-//! Tests: beside the code; `tests/model.rs` plays random histories with crashes against a simple model.
+//! Tests: beside the code; `tests/model.rs` plays random histories with crashes against a simple model, `tests/stories.rs`
+//! tells single ones; `tests/world` is the bookie, store and shell they run in.
 
 pub mod formats;
 
@@ -37,7 +38,7 @@ pub use cache::CacheBudget;
 pub use config::{ManagedLedgerConfig, Retention, RetentionSize, RetentionTime};
 pub use cursor::{Ack, Backlog, InitialPosition, NewCursor};
 pub use effect::{AddError, CloseError, CursorError, CursorId, Effect, Effects, Event, NewEntry, Now, ReadError};
-pub use entry::{BrokerEntryMetadata, Entry};
+pub use entry::{BrokerEntryMetadata, Entry, Prefix};
 pub use managed_ledger::{LedgerStats, ManagedLedger, OpenError, OpenOptions, Read, ReadLimit, Stats};
 pub use position::Position;
 pub use task::{Context, Task, TaskResult};

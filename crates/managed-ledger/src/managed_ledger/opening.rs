@@ -102,6 +102,7 @@ impl ManagedLedger {
         let mut line = Line::default();
         let mut empty = Vec::new();
         let mut unclean = false;
+        let mut measured = None;
         let count = info.ledger_info.len();
         for (index, ledger_info) in info.ledger_info.drain(..).enumerate() {
             let ledger = LedgerId(ledger_info.ledger_id);
@@ -118,6 +119,7 @@ impl ManagedLedger {
                 let found = task::recover(context, ledger, None).await.map_err(ledger_error)?;
                 next_index = next_index.max(found.next_index.unwrap_or(0));
                 unclean |= !found.was_closed;
+                measured = Some(ledger);
                 Part {
                     entries: (found.last.0 + 1) as u64,
                     bytes: found.length,
@@ -133,7 +135,7 @@ impl ManagedLedger {
         }
         // The index goes on after the last entry, also if the owner before did not store it in the node.
         let last = line.last();
-        if !last.entry.is_none() {
+        if !last.entry.is_none() && measured != Some(last.ledger) {
             let found = task::next_index_at(context, last.ledger, last.entry).await.map_err(ledger_error)?;
             next_index = next_index.max(found.unwrap_or(0));
         }
