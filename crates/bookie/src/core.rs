@@ -1020,3 +1020,27 @@ fn answer(steps: Vec<Step>, commit: Option<&Bytes>, error: Option<&WriteError>) 
         done(result);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_becomes_of_a_state_when_its_segment_is_freed() {
+        let cases = [
+            // newest here, deleted, held elsewhere
+            ((true, false, false), Fate::WriteAgain),
+            ((true, false, true), Fate::WriteAgain),
+            // Without the mark, what the other segment holds would come back to life.
+            ((true, true, true), Fate::WriteAgain),
+            ((true, true, false), Fate::Forgotten),
+            ((false, false, false), Fate::Superseded),
+            ((false, false, true), Fate::Superseded),
+            ((false, true, false), Fate::Superseded),
+            ((false, true, true), Fate::Superseded),
+        ];
+        for ((newest_is_here, is_deleted, is_held_elsewhere), expected) in cases {
+            assert_eq!(fate_of_state(newest_is_here, is_deleted, is_held_elsewhere), expected);
+        }
+    }
+}

@@ -284,3 +284,51 @@ pub(crate) fn decode_summary(bytes: &[u8], footer: &Footer, stamp: &Stamp) -> Op
 pub(crate) fn state_bound(blob_len: usize) -> u64 {
     (STATE_LEN + blob_len) as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::SegmentId;
+
+    /// Entries inserted in this order are found, come out sorted, and survive the disk.
+    fn check(order: &[i64]) {
+        let stamp = Stamp::new(1, SegmentId(2));
+        let mut run = OpenRun::new();
+        for (i, entry) in order.iter().enumerate() {
+            run.insert(EntryId(*entry), EntryId(entry - 1), Location { offset: i as u32, len: 9 }, 25);
+        }
+        let newest = |entry: i64| order.iter().rposition(|other| *other == entry).map(|i| i as u32);
+        let mut sorted = order.to_vec();
+        sorted.sort();
+        sorted.dedup();
+        let runs = FxHashMap::from_iter([(LedgerId(3), run)]);
+        let (bytes, footer, summary) = encode(&stamp, 4096, 8, &runs, Vec::new(), Vec::new());
+        let decoded = decode_summary(&bytes[..footer.summary_len as usize], &footer, &stamp);
+        assert_eq!(decoded.as_ref(), Some(&summary), "{order:?}");
+        let sealed = summary.runs[&LedgerId(3)];
+        let at = (sealed.table_at - footer.end) as usize;
+        let decoded = Table::decode(&bytes[at..at + sealed.table_len()], &sealed, &stamp).expect("just encoded");
+        for table in [&runs[&LedgerId(3)].table, &decoded] {
+            let listed: Vec<i64> = table.iter().map(|(entry, _)| entry.0).collect();
+            assert_eq!(listed, sorted);
+            for entry in -2..30 {
+                assert_eq!(
+                    table.get(EntryId(entry)).map(|location| location.offset),
+                    newest(entry),
+                    "{order:?} {entry}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn tables_hold_entries_in_any_order() {
+        check(&[0, 1, 2, 3]);
+        check(&[7]);
+        check(&[5, 4, 3]);
+        check(&[0, 2, 1]);
+        check(&[0, 2, 4, 3, 1, 2]);
+        check(&[10, 20, 11, 0, 12, 21, 13]);
+        check(&[3, 3, 3]);
+    }
+}

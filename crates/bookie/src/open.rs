@@ -294,3 +294,40 @@ fn draw_log_number() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_done_with_a_segment_at_start() {
+        use Action::*;
+        use HeaderFinding::*;
+        // header, footer, newest, ours
+        let cases = [
+            ((Sound, true, false, true), LoadIndex),
+            ((Sound, true, true, true), LoadIndex),
+            ((Sound, false, true, true), ScanAndContinue),
+            // New, without a commit so far.
+            ((Sound, false, true, false), ScanAndContinue),
+            ((Sound, false, false, true), ScanAndSeal),
+            ((Sound, false, false, false), ScanAndSeal),
+            ((Broken, true, false, false), LoadIndex),
+            ((Broken, false, false, true), ScanWithoutHeader),
+            ((Broken, false, true, true), ScanWithoutHeader),
+            ((Broken, false, true, false), RefuseForeign),
+            ((Broken, false, false, false), RefuseForeign),
+            ((Stranger, true, true, true), RefuseForeign),
+            ((Stranger, false, false, false), RefuseForeign),
+            ((Newer, true, true, true), RefuseNewer),
+            ((Newer, false, false, false), RefuseNewer),
+        ];
+        for ((header, has_footer, is_newest, is_ours), expected) in cases {
+            assert_eq!(
+                action_for(header, has_footer, is_newest, is_ours),
+                expected,
+                "{header:?} {has_footer} {is_newest}"
+            );
+        }
+    }
+}

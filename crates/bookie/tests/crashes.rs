@@ -1,6 +1,8 @@
 //! Random histories on a disk that keeps only what was synced: adds, fences, deletions, kills and crashes, and a check of everything
 //! that was promised after each start. Then the same with one sync left out, which must be found out.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
 //! What the tests of this crate share: small logs on a simulated disk, and a sink that keeps what it is told.
-#![allow(dead_code, unreachable_pub, reason = "every test binary uses its own part")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "every test binary uses its own part")]
 
 use std::io;
 use std::path::Path;
@@ -57,7 +57,7 @@ pub fn entry_bytes(ledger: i64, entry: i64, lac: i64, len: usize, salt: u8) -> B
         length: len as u64,
     };
     let mut bytes = header.encode().to_vec();
-    bytes.extend((0..len).map(|i| (i as i64 * 31 + ledger * 7 + entry * 13) as u8 ^ salt));
+    bytes.extend((0..len).map(|i| (i as i64 * 31 + ledger * 7).wrapping_add(entry.wrapping_mul(13)) as u8 ^ salt));
     bytes.into()
 }
 
