@@ -92,6 +92,11 @@ impl Acks {
         if !remaining.is_empty() && self.ack_partly(position, remaining, changes) {
             return;
         }
+        if line.following(self.mark_delete) == position {
+            // In order, the usual case: no set is touched.
+            self.move_to(position, changes);
+            return self.advance(line, changes);
+        }
         self.partial.remove(&position);
         changes.partial.remove(&position);
         self.insert(position.ledger, position.entry.0, position.entry.0);
@@ -137,6 +142,12 @@ impl Acks {
         }
         self.mark_delete = position;
         changes.mark_delete = true;
+        if !self.partial.is_empty() {
+            self.partial = self.partial.split_off(&position.next_entry());
+        }
+        if self.acked.is_empty() {
+            return;
+        }
         let after = self.acked.split_off(&position.ledger);
         self.acked_entries -= self.acked.values().map(EntrySet::len).sum::<u64>();
         self.acked = after;
@@ -148,12 +159,11 @@ impl Acks {
                 self.acked.remove(&position.ledger);
             }
         }
-        self.partial = self.partial.split_off(&position.next_entry());
     }
 
     /// Moves the mark-delete position over what is contiguously acknowledged, across ledgers.
     pub(crate) fn advance(&mut self, line: &Line, changes: &mut Changes) {
-        loop {
+        while !self.acked.is_empty() {
             let next = line.following(self.mark_delete());
             let Some(set) = self.acked.get(&next.ledger) else { return };
             let absent = set.next_absent(next.entry.0);

@@ -53,8 +53,8 @@ impl ManagedLedger {
             return Read::AtEnd;
         }
         let entries = self.cached(at, limit);
-        if let Some(last) = entries.last() {
-            self.moved(reader, last.position.next_entry());
+        if !entries.is_empty() {
+            self.moved(reader, at);
             return Read::Ready(entries);
         }
         self.readers.insert(reader, at);
@@ -88,7 +88,8 @@ impl ManagedLedger {
         entries
     }
 
-    /// The reader will ask from `position` on: the tail that everybody has passed need not be kept.
+    /// The reader asks from `position` on: the tail before what everybody asks for need not be kept. (What a reader got may
+    /// be more than it can hand on at once, so only its next question tells how far it is.)
     fn moved(&mut self, reader: u64, position: Position) {
         let was = self.readers.insert(reader, position);
         if was == Some(position) {
@@ -151,13 +152,11 @@ impl ManagedLedger {
                 *index == 0 || bytes <= waiting.limit.max_bytes
             });
         let served: Vec<Entry> = fitting.map(|(_, entry)| entry.clone()).collect();
-        match served.last() {
-            Some(last) => {
-                self.moved(waiting.reader, last.position.next_entry());
-                out.push(Effect::EntriesRead { reader: waiting.reader, from: waiting.from, result: Ok(served) });
-            }
+        if served.is_empty() {
             // The bytes ran out before this one's turn.
-            None => self.read_from_bookies(waiting, out),
+            self.read_from_bookies(waiting, out);
+        } else {
+            out.push(Effect::EntriesRead { reader: waiting.reader, from: waiting.from, result: Ok(served) });
         }
     }
 
