@@ -583,13 +583,12 @@ impl CursorLedger {
 
     fn on_done(&mut self, done: AddDone) -> Progress {
         let result = self.appender.on_done(done, |_, _| {});
-        let Some(flight) = &mut self.in_flight else { return Progress::Going };
-        match result {
-            Err(_) => Progress::Failed(self.in_flight.take().map(|flight| flight.tokens).unwrap_or_default()),
-            Ok(()) if self.appender.last_confirmed() >= flight.last => {
-                Progress::Durable(self.in_flight.take().map(|flight| flight.tokens).unwrap_or_default())
-            }
-            Ok(()) => Progress::Going,
+        let last = self.in_flight.as_ref().map(|flight| flight.last);
+        let mut tokens = || self.in_flight.take().map(|flight| flight.tokens).unwrap_or_default();
+        match (result, last) {
+            (Err(_), _) => Progress::Failed(tokens()),
+            (Ok(()), Some(last)) if self.appender.last_confirmed() >= last => Progress::Durable(tokens()),
+            (Ok(()), _) => Progress::Going,
         }
     }
 }

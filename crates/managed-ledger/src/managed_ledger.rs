@@ -471,8 +471,9 @@ impl ManagedLedger {
         out.push(Effect::Fenced { reason });
     }
 
-    fn is_fenced(&self) -> bool {
-        matches!(self.writing, Writing::Fenced { .. })
+    /// Nothing may be promised or stored any more.
+    fn is_over(&self) -> bool {
+        matches!(self.writing, Writing::Fenced { .. } | Writing::Closed)
     }
 }
 

@@ -123,8 +123,6 @@ pub(crate) struct Recovered {
     pub length: u64,
     /// The index after the last entry's; `None`: the ledger is empty or its entries carry no index.
     pub next_index: Option<u64>,
-    /// It was closed before; its writer had come to its end.
-    pub was_closed: bool,
 }
 
 impl Task {
@@ -167,19 +165,17 @@ pub(crate) async fn recover(
 ) -> Result<Recovered, LedgerError> {
     if let Some((last, length)) = confirmed {
         match context.ledgers.close(ledger, last, length).await {
-            Ok(()) => return Ok(Recovered { last, length, next_index: None, was_closed: false }),
+            Ok(()) => return Ok(Recovered { last, length, next_index: None }),
             Err(LedgerError::ClosedElsewhere { .. }) => {}
             Err(error) => return Err(error),
         }
     }
-    let found = context.ledgers.open_read_only(ledger).await?;
-    let was_closed = matches!(found.metadata.state, LedgerState::Closed { .. });
-    let closed = if was_closed { found } else { context.ledgers.open_recover(ledger).await? };
+    let closed = context.ledgers.open_recover(ledger).await?;
     let LedgerState::Closed { last_entry: last, length } = closed.metadata.state else {
         unreachable!("recovery returns a closed ledger");
     };
     let next_index = if last.is_none() { None } else { next_index_at(context, ledger, last).await? };
-    Ok(Recovered { last, length, next_index, was_closed })
+    Ok(Recovered { last, length, next_index })
 }
 
 /// The index after that of an entry, if it carries one.

@@ -272,7 +272,7 @@ impl ManagedLedger {
     }
 
     pub(super) fn drive_cursors(&mut self, now: Now, out: &mut Effects) {
-        if self.is_fenced() || matches!(self.writing, Writing::Closed) || self.closing.is_some() {
+        if self.is_over() || self.closing.is_some() {
             return;
         }
         let live: Vec<CursorId> =
@@ -284,8 +284,11 @@ impl ManagedLedger {
 
     pub(super) fn cursor_appended(&mut self, now: Now, done: AddDone, out: &mut Effects) {
         let id = self.cursors.iter().find(|(_, slot)| slot.cursor.writes_to(done.ledger)).map(|(&id, _)| id);
-        // Nobody's: an answer for a ledger that was given up meanwhile.
+        // Nobody's: an answer for a ledger, or from a time, that is over.
         let Some(id) = id else { return };
+        if self.is_over() || self.cursors.get(&id).is_none_or(|slot| slot.phase != Phase::Live) {
+            return;
+        }
         let idle = self.closing.is_none();
         self.with_cursor(id, out, |cursor, ml, out, work| {
             cursor.appended(now, done, out, work);
@@ -305,7 +308,7 @@ impl ManagedLedger {
         if let Err(error) = &created {
             tracing::warn!(managed_ledger = %self.name, %error, "cannot create a cursor ledger, trying again");
         }
-        let wanted = !self.is_fenced() && self.cursors.get(&id).is_some_and(|slot| slot.phase == Phase::Live);
+        let wanted = !self.is_over() && self.cursors.get(&id).is_some_and(|slot| slot.phase == Phase::Live);
         if wanted {
             self.with_cursor(id, out, |cursor, _, _, work| cursor.ledger_created(now, created.ok(), work));
         } else {

@@ -101,7 +101,6 @@ impl ManagedLedger {
         let terminated = info.terminated_position.map(|at| Position::new(at.ledger_id, at.entry_id));
         let mut line = Line::default();
         let mut empty = Vec::new();
-        let mut unclean = false;
         let mut measured = None;
         let count = info.ledger_info.len();
         for (index, ledger_info) in info.ledger_info.drain(..).enumerate() {
@@ -118,7 +117,6 @@ impl ManagedLedger {
                 // Open, as far as the node knows: the end is where recovery finds it.
                 let found = task::recover(context, ledger, None).await.map_err(ledger_error)?;
                 next_index = next_index.max(found.next_index.unwrap_or(0));
-                unclean |= !found.was_closed;
                 measured = Some(ledger);
                 Part {
                     entries: (found.last.0 + 1) as u64,
@@ -194,13 +192,13 @@ impl ManagedLedger {
         if let Some(appender) = appender {
             opened.writing = Writing::Open { appender, opened_ms: options.now.monotonic_ms, roll: Roll::NotDue };
         }
-        opened.load_cursors(context, unclean).await?;
+        opened.load_cursors(context).await?;
         Ok(opened)
     }
 
-    /// `unclean`: the owner before us may still run and not know that it is over. Then each cursor's node gets a new version
-    /// first, so that it can no longer change it: its next attempt fences it, and not us.
-    async fn load_cursors(&mut self, context: &Context, unclean: bool) -> Result<(), OpenError> {
+    /// Each cursor's node gets a new version before it is believed: an owner before us, who may still run and not know that it
+    /// is over, can no longer change it. Its next attempt fences it, and not us.
+    async fn load_cursors(&mut self, context: &Context) -> Result<(), OpenError> {
         let metadata_error = |path: &str, source| OpenError::Metadata { path: path.to_owned(), source };
         let children =
             context.metadata.children(&self.path).await.map_err(|source| metadata_error(&self.path, source))?;
@@ -211,17 +209,14 @@ impl ManagedLedger {
             };
             let info = decode_node::<ManagedCursorInfo>(&node.value)
                 .map_err(|source| OpenError::Format { path: path.clone(), source })?;
-            let mut version = node.stat.version;
-            if unclean || info.cursors_ledger_id >= 0 {
-                let put = context.metadata.put(&path, node.value, Expected::Version(version)).await;
-                version = match put {
-                    Ok(stat) => stat.version,
-                    Err(error) if error.is_bad_version() || error.is_not_found() => {
-                        return Err(OpenError::Contended { name: self.name.clone() });
-                    }
-                    Err(source) => return Err(metadata_error(&path, source)),
-                };
-            }
+            let put = context.metadata.put(&path, node.value, Expected::Version(node.stat.version)).await;
+            let version = match put {
+                Ok(stat) => stat.version,
+                Err(error) if error.is_bad_version() || error.is_not_found() => {
+                    return Err(OpenError::Contended { name: self.name.clone() });
+                }
+                Err(source) => return Err(metadata_error(&path, source)),
+            };
             let mut store = Store::new(&info, version);
             let acks = match store.in_info {
                 None => acks_of_info(&info, &self.line),
