@@ -196,6 +196,14 @@ fn load(core: &mut BookieCore, all: &[Found], at: usize, recovered: &mut Recover
     }
     if action != Action::LoadIndex {
         // After a kill without a crash the last commit can be read without being durable; nobody must be told of it before it is.
+        // A sync that failed before the kill may have left it readable and clean, so that syncing alone would do nothing: the same bytes
+        // are written over themselves. All commits before were synced before it began.
+        if let Some((offset, len)) = scanned.as_ref().and_then(|scanned| scanned.last_commit) {
+            let mut commit = AlignedBuf::zeroed(len);
+            let read = file.read_at(&mut commit, offset).map_err(failed("read"))?;
+            assert_eq!(read, len, "a whole commit was found there");
+            file.write_all_at(&commit, offset).map_err(failed("write to"))?;
+        }
         file.sync(SYNC_FOUND_COMMITS).map_err(failed("sync"))?;
         recovered.scanned_segments += 1;
     }
@@ -207,10 +215,11 @@ fn load(core: &mut BookieCore, all: &[Found], at: usize, recovered: &mut Recover
     segment.damaged = damaged;
     apply(core, segment, index.map(|(_, summary)| summary), scanned);
 
-    core.next_sequence = core.next_sequence.max(last_sequence + 1).max(promised.unwrap_or(0));
-    if let Ok(header) = header {
-        core.next_sequence = core.next_sequence.max(header.first_sequence);
-    }
+    // Within a segment sequence numbers have no gap, whatever became of a commit of unknown outcome in the one before.
+    core.next_sequence = match action {
+        Action::ScanAndContinue => last_sequence + 1,
+        _ => core.next_sequence.max(last_sequence + 1).max(promised.unwrap_or(0)),
+    };
     if let (true, Ok(header), Some(freed)) = (is_tail, header, &freed) {
         check_all_there(core, header, freed)?;
     }

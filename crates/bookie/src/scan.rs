@@ -22,6 +22,8 @@ pub(crate) struct Scanned {
     pub(crate) freed: Vec<SegmentId>,
     /// Behind the last whole commit.
     pub(crate) end: u64,
+    /// Where the last whole commit lies and how long it is with its padding.
+    pub(crate) last_commit: Option<(u64, usize)>,
     /// Of the last whole commit; one less than the first one's if there is none.
     pub(crate) last_sequence: u64,
     /// Stretches before the last whole commit that are not what was written.
@@ -94,6 +96,7 @@ pub(crate) fn scan(
         states: FxHashMap::default(),
         freed: Vec::new(),
         end: BLOCK as u64,
+        last_commit: None,
         last_sequence: first_sequence.wrapping_sub(1),
         damaged: Vec::new(),
         entries: 0,
@@ -203,6 +206,7 @@ fn take(window: &mut Window<'_>, at: u64, commit: &Commit, scanned: &mut Scanned
         }
     }
     scanned.end = round_up(at + u64::from(commit.header.len));
+    scanned.last_commit = Some((at, (scanned.end - at) as usize));
     scanned.last_sequence = commit.header.sequence;
     Ok(())
 }

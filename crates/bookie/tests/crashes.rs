@@ -13,12 +13,12 @@ use bookkeeper_proto::{AddOp, AddSink, BookieError, EntryBuf, EntryId, LedgerId,
 use bytes::Bytes;
 use common::{Collected, KEY, OTHER_KEY, Process, add_op, config, entry_bytes, lac_blob};
 use disk::SyncPoint;
-use disk::simulated::SimDisk;
+use disk::simulated::{Fault, SimDisk};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 150;
 
 /// What a client knows about something it asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -54,8 +54,12 @@ type Outcome = Result<(), String>;
 
 fn open(disk: &SimDisk) -> Result<(Process, BookieCore), String> {
     let process = Process::new(disk.clone());
-    let (core, recovered) =
-        BookieCore::open(config(), Arc::new(process.clone())).map_err(|error| format!("cannot open: {error:?}"))?;
+    let mut opened = BookieCore::open(config(), Arc::new(process.clone()));
+    // A fault that meets the start makes it fail, and the next one succeed.
+    while matches!(&opened, Err(error) if format!("{error:?}").contains("injected")) {
+        opened = BookieCore::open(config(), Arc::new(process.clone()));
+    }
+    let (core, recovered) = opened.map_err(|error| format!("cannot open: {error:?}"))?;
     if !recovered.damage.is_empty() {
         return Err(format!("damage without a cause: {:?}", recovered.damage));
     }
@@ -101,6 +105,7 @@ impl History {
             }
             _ => {
                 self.core.tick();
+                self.core.tick();
                 Ok(())
             }
         }
@@ -125,6 +130,10 @@ impl History {
 
     /// One batch of requests.
     fn work(&mut self) -> Outcome {
+        if self.rng.random_bool(0.03) {
+            let fault = if self.rng.random_bool(0.5) { Fault::Io } else { Fault::NoSpace };
+            self.disk.fail_op(self.disk.op_count() + self.rng.random_range(0..6), fault);
+        }
         let collected = Arc::new(Collected::default());
         let sink: Arc<dyn AddSink> = collected.clone();
         let answers = Arc::new(Mutex::new(Vec::new()));
@@ -276,6 +285,12 @@ impl History {
                 (Known::No | Known::Maybe, Ok(_)) => {
                     model.fenced = Known::No;
                     model.acked.insert(entry, bytes);
+                    model.next += 1;
+                }
+                // A fault was still waiting for its operation.
+                (Known::No | Known::Maybe, Err(BookieError::ReadOnly { .. })) => {}
+                (Known::No | Known::Maybe, Err(error)) if error.remedy() == Remedy::OutcomeUnknown => {
+                    model.unknown.entry(entry).or_default().push(bytes);
                     model.next += 1;
                 }
                 (fenced, other) => return Err(format!("ledger {id}, fenced: {fenced:?}, add: {other:?}")),
