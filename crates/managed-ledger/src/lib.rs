@@ -24,6 +24,7 @@ mod appender;
 mod cache;
 mod config;
 mod cursor;
+mod cursor_ledger;
 mod effect;
 mod entry;
 mod index_runs;

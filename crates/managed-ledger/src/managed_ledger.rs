@@ -254,7 +254,9 @@ impl ManagedLedger {
         let before = self.last_confirmed();
         for done in done {
             match &self.writing {
-                Writing::Open { appender, .. } if appender.ledger() == done.ledger => self.entry_appended(done, out),
+                Writing::Open { appender, .. } if appender.ledger() == done.ledger => {
+                    self.entry_appended(now, done, out);
+                }
                 _ => self.cursor_appended(now, done, out),
             }
         }
@@ -266,7 +268,7 @@ impl ManagedLedger {
         }
     }
 
-    fn entry_appended(&mut self, done: AddDone, out: &mut Effects) {
+    fn entry_appended(&mut self, now: Now, done: AddDone, out: &mut Effects) {
         let Writing::Open { appender, .. } = &mut self.writing else { return };
         let ledger = appender.ledger();
         let confirmed = &mut self.scratch;
@@ -284,12 +286,12 @@ impl ManagedLedger {
             out.push(Effect::Added { token: add.token, position, index: self.confirmed_index - 1 });
         }
         if let Err(cause) = result {
-            self.write_failed(ledger, cause, out);
+            self.write_failed(now, ledger, cause, out);
         }
     }
 
     /// The open ledger takes no more adds. What was sent may be found by the recovery: its outcome is unknown.
-    fn write_failed(&mut self, ledger: LedgerId, cause: BookieError, out: &mut Effects) {
+    fn write_failed(&mut self, now: Now, ledger: LedgerId, cause: BookieError, out: &mut Effects) {
         tracing::warn!(managed_ledger = %self.name, %ledger, error = %cause, pending = self.adding.len(), "write failed, recovering");
         for add in self.adding.drain(..) {
             out.push(Effect::AddFailed { token: add.token, error: AddError::OutcomeUnknown(cause.clone()) });
@@ -302,14 +304,19 @@ impl ManagedLedger {
             }
             _ => None,
         };
-        let recovering = Writing::Recovering { ledger, confirmed, step: Recovery::Finding };
+        // A ledger that failed before it held anything was made in vain (a full disk, say): not again at once.
+        let in_vain = self.line.get(ledger).is_none_or(|part| part.entries == 0);
+        let step = if in_vain { Recovery::RetryAt(now.monotonic_ms + RETRY_MS) } else { Recovery::Finding };
+        let recovering = Writing::Recovering { ledger, confirmed, step };
         let useless = match std::mem::replace(&mut self.writing, recovering) {
             Writing::Open { roll: Roll::Ready(next), .. } => Some(next.ledger()),
             _ => None,
         };
         out.extend(useless.map(delete_ledger));
         out.push(Effect::WritesInterrupted { cause });
-        run(out, Purpose::Recover, Work::Recover { ledger, confirmed });
+        if !in_vain {
+            run(out, Purpose::Recover, Work::Recover { ledger, confirmed });
+        }
     }
 
     fn fail_queued(&mut self, error: &AddError, out: &mut Effects) {

@@ -5,7 +5,8 @@ use prost::Message;
 
 use super::info::NEXT_INDEX;
 use super::*;
-use crate::cursor::{Cursor, Replay, Store, acks_of_info};
+use crate::cursor::{Cursor, Store};
+use crate::cursor_ledger::{Replay, acks_of_info};
 use crate::formats::{FormatError, ManagedCursorInfo, ManagedLedgerInfo, PositionInfo, decode_node};
 use crate::line::Part;
 use crate::names;
