@@ -1,7 +1,7 @@
 //! The HTTP door: admin REST, lookup, health and metrics.
 //!
 //! What lives here: the original's paths, status codes and JSON on top of the broker's typed door. What it must never
-//! know: how topics work, command frames, ledgers. Read first: [`router`], then `reply` (the one place that chooses
+//! know: how topics work, command frames, ledgers. Read first: [`serve`], then `reply` (the one place that chooses
 //! status codes). Tests: end to end with the real binary (`tests/e2e/test_standalone.py`), tables beside the code.
 
 mod brokers;
@@ -55,8 +55,17 @@ impl Admin {
     }
 }
 
+/// Answers requests on `listener` until `stop` resolves; those under way are answered first.
+pub async fn serve(
+    listener: tokio::net::TcpListener,
+    admin: Admin,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    axum::serve(listener, router(admin)).with_graceful_shutdown(stop).await
+}
+
 /// Every path that is served; all others answer 404 as the original does.
-pub fn router(admin: Admin) -> Router {
+fn router(admin: Admin) -> Router {
     Router::new()
         .nest("/admin/v2/brokers", brokers::routes())
         .nest("/admin/v2/clusters", clusters::routes())

@@ -100,7 +100,10 @@ async fn serve(args: &Args, keys: &Standalone) -> Result<(), AnyError> {
     let native = NativeConfig {
         server_version: format!("Pulsar Server{ORIGINAL_VERSION}"),
         standalone: true,
-        limits: ConnectionLimits::new(keys.broker_max_connections, keys.broker_max_connections_per_ip),
+        limits: ConnectionLimits {
+            total: config::limit(keys.broker_max_connections).map(|count| count as usize),
+            per_ip: config::limit(keys.broker_max_connections_per_ip).map(|count| count as usize),
+        },
     };
     let door = NativeDoor::serve(broker.clone(), native, vec![native_listener])?;
     let status_file = (!keys.status_file_path.is_empty()).then(|| PathBuf::from(&keys.status_file_path));
@@ -113,12 +116,11 @@ async fn serve(args: &Args, keys: &Standalone) -> Result<(), AnyError> {
     let web_listener = tokio::net::TcpListener::from_std(web_listener)?;
     let (stop_web, web_stopped) = tokio::sync::oneshot::channel::<()>();
     let web = tokio::spawn(async move {
-        axum::serve(web_listener, admin::router(admin))
-            .with_graceful_shutdown(async {
-                // A dropped sender stops the door as well.
-                let _ = web_stopped.await;
-            })
-            .await
+        admin::serve(web_listener, admin, async {
+            // A dropped sender stops the door as well.
+            let _ = web_stopped.await;
+        })
+        .await
     });
 
     println!("hulse {} is ready", env!("CARGO_PKG_VERSION"));
@@ -138,7 +140,7 @@ async fn serve(args: &Args, keys: &Standalone) -> Result<(), AnyError> {
     let clean = tokio::time::timeout(shutdown_timeout, async {
         door.stop().await;
         let _ = stop_web.send(());
-        broker.stop().await;
+        broker.shutdown().await;
     })
     .await;
     if clean.is_err() {
@@ -270,7 +272,12 @@ fn samples(log: &bookie::Stats, native: &broker::native::NativeStats) -> Vec<Sam
     let counter = |name, value: u64| Sample { name, kind: "counter", value: value as f64 };
     let gauge = |name, value: u64| Sample { name, kind: "gauge", value: value as f64 };
     vec![
-        gauge("pulsar_active_connections", native.open_connections),
+        gauge("pulsar_active_connections", native.active),
+        gauge("pulsar_broker_throttled_connections", native.paused),
+        counter("pulsar_connection_created_total_count", native.opened),
+        counter("pulsar_connection_closed_total_count", native.closed),
+        counter("pulsar_connection_create_success_count", native.handshakes),
+        counter("pulsar_connection_create_fail_count", native.refused),
         counter("hulse_log_commits_total", log.commits),
         counter("hulse_log_entry_bytes_total", log.entry_bytes),
         counter("hulse_log_syncs_total", log.syncs),

@@ -35,13 +35,23 @@ impl NativeDoor {
     ///
     /// To be called on a runtime with I/O and time: it accepts.
     pub async fn listen(broker: Broker, config: NativeConfig, addresses: &[SocketAddr]) -> io::Result<Self> {
-        let admission = Admission::new(config.limits);
-        let shared = Shared::new(broker, config);
-        let next_shard = Arc::new(AtomicUsize::new(0));
         let mut listeners = Vec::new();
         for address in addresses {
             listeners.push(TcpListener::bind(address).await?);
         }
+        Self::serve_on(broker, config, listeners)
+    }
+
+    /// The same on sockets that listen already, and do not block: a process takes its ports before it opens its storage.
+    pub fn serve(broker: Broker, config: NativeConfig, listeners: Vec<std::net::TcpListener>) -> io::Result<Self> {
+        let listeners = listeners.into_iter().map(TcpListener::from_std).collect::<io::Result<_>>()?;
+        Self::serve_on(broker, config, listeners)
+    }
+
+    fn serve_on(broker: Broker, config: NativeConfig, listeners: Vec<TcpListener>) -> io::Result<Self> {
+        let admission = Admission::new(config.limits);
+        let shared = Shared::new(broker, config);
+        let next_shard = Arc::new(AtomicUsize::new(0));
         let local_addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
         let accept = |listener| accept(listener, Arc::clone(&shared), Arc::clone(&admission), Arc::clone(&next_shard));
         let acceptors = listeners.into_iter().map(|listener| tokio::spawn(accept(listener))).collect();

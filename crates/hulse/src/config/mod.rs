@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub(crate) use keys::{Standalone, keys_table};
-pub(crate) use rooms::{broker_config, managed_ledger_config};
+pub(crate) use rooms::{broker_config, limit, managed_ledger_config};
 
 /// The environment prefix that the original's container images use to override keys.
 const ENV_PREFIX: &str = "PULSAR_PREFIX_";

@@ -10,7 +10,7 @@ use super::keys::TopicKind;
 use crate::memory::Budget;
 
 /// `None` where the original writes 0 for "no limit".
-fn limit(number: u32) -> Option<u32> {
+pub(crate) fn limit(number: u32) -> Option<u32> {
     (number > 0).then_some(number)
 }
 
