@@ -396,24 +396,3 @@ fn start_shard(index: usize, env: Env, storage: Context) -> Result<oneshot::Rece
         .map_err(cannot)?;
     Ok(ended)
 }
-
-#[cfg(test)]
-impl Broker {
-    /// A broker whose shards are played by a test.
-    pub(crate) fn over_mailboxes(config: BrokerConfig, shards: Arc<[Arc<Mailbox>]>) -> Self {
-        let store: Arc<dyn metadata::MetadataStore> = Arc::new(metadata::MemoryStore::new());
-        let bundles = config.default_number_of_namespace_bundles;
-        let us = NamespaceEphemeralData::default();
-        let inner = Inner {
-            lookups: Semaphore::new(1000),
-            tenancy: Arc::new(Tenancy::new(store.clone(), config.cluster.clone(), bundles)),
-            ownership: Arc::new(OwnershipShell::new(store, &us, Box::new(|_| {}))),
-            config,
-            shards,
-            ended: Mutex::default(),
-            next_outbox: AtomicU64::new(0),
-            stopping: AtomicBool::new(false),
-        };
-        Self { inner: Arc::new(inner) }
-    }
-}

@@ -405,16 +405,16 @@ impl Connection {
         let version = self.session.peer().map_or(0, |peer| peer.protocol_version);
         match outgoing {
             Outgoing::Receipt { producer_id, sequence_id, highest_sequence_id, position } => {
-                self.on_publish_answered(producer_id);
                 let (ledger_id, entry_id) = replies::wire_ids(position);
                 let highest_sequence_id = Some(highest_sequence_id);
                 let receipt = SendReceipt { producer_id, sequence_id, highest_sequence_id, ledger_id, entry_id };
                 self.encode(|out| encode_send_receipt(&receipt, out));
+                self.on_publish_answered(producer_id);
             }
             Outgoing::SendError { producer_id, sequence_id, kind, message } => {
-                self.on_publish_answered(producer_id);
                 let error = replies::server_error(kind);
                 self.answer(replies::send_error(producer_id, sequence_id, error, &*message));
+                self.on_publish_answered(producer_id);
             }
             Outgoing::Message(message) => {
                 let (ledger_id, entry_id) = replies::wire_ids(message.position);
@@ -448,6 +448,7 @@ impl Connection {
                     return Err(CloseReason::TooOldToClosePart(version));
                 }
                 self.answer(replies::close_producer(producer_id));
+                self.finish_closing(producer_id);
             }
             Outgoing::CloseConsumer { consumer_id } => {
                 self.consumers.closed_by_broker(consumer_id);

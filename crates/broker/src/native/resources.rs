@@ -20,13 +20,20 @@ pub(super) enum ProducerSlot {
     Opening(Attempt),
     Open(OpenProducer),
     /// The client has closed it; its publishes are still being answered.
-    Closing(InFlight),
+    Closing(Closing),
 }
 
 pub(super) struct OpenProducer {
     pub(super) handle: ProducerHandle,
     pub(super) created: ProducerCreated,
     pub(super) in_flight: InFlight,
+}
+
+#[derive(Default)]
+pub(super) struct Closing {
+    pub(super) in_flight: InFlight,
+    /// The CLOSE_PRODUCER to be answered once nothing is in flight: the broker is done with the producer.
+    pub(super) closed: Option<u64>,
 }
 
 /// Sizes of the publishes that are not answered yet. They are answered in order.
@@ -128,10 +135,11 @@ impl Producers {
         self.closed_recently[0].push(producer_id);
         match self.slots.remove(&producer_id) {
             Some(ProducerSlot::Open(open)) => open.in_flight.total(),
-            Some(ProducerSlot::Closing(in_flight)) => {
+            Some(ProducerSlot::Closing(closing)) => {
                 // Nobody waits for more of it, but its CLOSE_PRODUCER is still to be answered.
-                self.slots.insert(producer_id, ProducerSlot::Closing(InFlight::default()));
-                in_flight.total()
+                let settled = Closing { in_flight: InFlight::default(), closed: closing.closed };
+                self.slots.insert(producer_id, ProducerSlot::Closing(settled));
+                closing.in_flight.total()
             }
             // Closed before the client heard that it was open: the answer to the request is on its way.
             Some(opening @ ProducerSlot::Opening(_)) => {
@@ -166,16 +174,31 @@ impl Consumers {
 }
 
 impl Connection {
-    /// A shard has answered the oldest publish of the producer.
+    /// A shard has answered the oldest publish of the producer. To be called after that answer was encoded.
     pub(super) fn on_publish_answered(&mut self, producer_id: u64) {
-        let in_flight = match self.producers.slots.get_mut(&producer_id) {
-            Some(ProducerSlot::Open(open)) => &mut open.in_flight,
-            Some(ProducerSlot::Closing(in_flight)) => in_flight,
+        let (in_flight, closing) = match self.producers.slots.get_mut(&producer_id) {
+            Some(ProducerSlot::Open(open)) => (&mut open.in_flight, false),
+            Some(ProducerSlot::Closing(closing)) => (&mut closing.in_flight, true),
             // Settled when the producer went.
             Some(ProducerSlot::Opening(_)) | None => return,
         };
         if let Some(bytes) = in_flight.pop() {
             self.settle(1, bytes);
+        }
+        if closing {
+            self.finish_closing(producer_id);
+        }
+    }
+
+    /// Answers the CLOSE_PRODUCER when nothing stands before it: a client must not hear that its producer is closed before
+    /// it hears what became of its messages.
+    pub(super) fn finish_closing(&mut self, producer_id: u64) {
+        if let Some(ProducerSlot::Closing(closing)) = self.producers.slots.get(&producer_id)
+            && closing.in_flight.sizes.is_empty()
+            && let Some(request_id) = closing.closed
+        {
+            self.producers.slots.remove(&producer_id);
+            self.answer_in_turn(replies::success(request_id));
         }
     }
 
@@ -203,14 +226,10 @@ impl Connection {
                 }
             }
             Done::ProducerClosed { producer_id, request_id } => {
-                // The receipts of its last messages may still lie in the outbox.
-                self.answer_in_turn(replies::success(request_id));
-                if let Some(ProducerSlot::Closing(in_flight)) = self.producers.slots.get(&producer_id) {
-                    // Those receipts find no producer any more: their memory is settled here.
-                    let (count, bytes) = in_flight.total();
-                    self.producers.slots.remove(&producer_id);
-                    self.settle(count, bytes);
+                if let Some(ProducerSlot::Closing(closing)) = self.producers.slots.get_mut(&producer_id) {
+                    closing.closed = Some(request_id);
                 }
+                self.finish_closing(producer_id);
             }
             Done::ConsumerOpened { consumer_id, request_id, attempt, result } => {
                 let wanted = matches!(

@@ -16,7 +16,7 @@ use super::{
     close_reason::CloseReason,
     connection::Connection,
     replies,
-    resources::{ConsumerSlot, Done, ProducerSlot, still_opening},
+    resources::{Closing, ConsumerSlot, Done, ProducerSlot, still_opening},
     session::{Heard, Peer, Verdict},
 };
 use crate::door::{
@@ -250,7 +250,8 @@ impl Connection {
         let proto::CommandCloseProducer { producer_id, request_id, .. } = close;
         match self.producers.slots.remove(&producer_id) {
             Some(ProducerSlot::Open(open)) => {
-                self.producers.slots.insert(producer_id, ProducerSlot::Closing(open.in_flight));
+                let closing = Closing { in_flight: open.in_flight, closed: None };
+                self.producers.slots.insert(producer_id, ProducerSlot::Closing(closing));
                 self.start(async move {
                     open.handle.close().await;
                     Done::ProducerClosed { producer_id, request_id }

@@ -215,11 +215,15 @@ fn close_is_answered_after_the_receipts() {
     on_stage(BrokerConfig::default(), NativeConfig::default(), async |stage| {
         let mut client = Client::hello(stage.address).await;
         client.open_producer(1, "t").await;
+        stage.bookie.hold(true);
         for sequence_id in 0..5 {
             client.publish(1, sequence_id, b"x").await;
         }
+        until("all wait", async || stage.bookie.held() == 5).await;
         let close = proto::CommandCloseProducer { producer_id: 1, request_id: 9, ..Default::default() };
         client.say(Command::CloseProducer(close)).await;
+        client.assert_silent(Duration::from_millis(50)).await;
+        stage.bookie.hold(false);
         let mut got = Vec::new();
         while got.last() != Some(&Type::Success) {
             got.push(client.next_type().await.unwrap());
