@@ -304,7 +304,7 @@ impl Connection {
             0 => Poll::Ready(Err(CloseReason::ByPeer)),
             read => {
                 self.shared.counters.received(read);
-                self.input.on_read(read, room);
+                self.input.on_read(read, room, self.shared.block_share());
                 Poll::Ready(Ok(()))
             }
         }

@@ -5,7 +5,7 @@ use bytes::BytesMut;
 /// A quiet connection reads into a block this large, and holds none while nothing arrives.
 const SMALL_BLOCK: usize = 16 * 1024;
 
-/// A busy one's block. Larger ones no longer save anything: at 256 KiB a GB is 4096 reads.
+/// A busy one's block, while there is memory for it. Larger ones no longer save anything: at 256 KiB a GB is 4096 reads.
 const LARGE_BLOCK: usize = 256 * 1024;
 
 /// A frame up to this size is read without asking for memory first.
@@ -44,14 +44,17 @@ impl Input {
         }
     }
 
-    /// To be told how much a read brought, and how much it could have brought.
-    pub(super) fn on_read(&mut self, read: usize, room: usize) {
+    /// To be told how much a read brought, and how much it could have brought. `share`: what one connection may use of the
+    /// process's memory for blocks, in bytes.
+    pub(super) fn on_read(&mut self, read: usize, room: usize, share: usize) {
         self.read_since_tick = true;
+        let largest = share.clamp(SMALL_BLOCK, LARGE_BLOCK);
         if read == room && room >= SMALL_BLOCK / 4 {
-            self.block = (2 * self.block).min(LARGE_BLOCK);
+            self.block = (2 * self.block).min(largest);
         } else if read < self.block / 8 {
             self.block = (self.block / 2).max(SMALL_BLOCK);
         }
+        self.block = self.block.min(largest);
     }
 
     /// Before waiting: a quiet connection holds no block while nothing arrives. 10 000 of them cost nothing.
@@ -74,13 +77,29 @@ impl Input {
 mod tests {
     use super::*;
 
-    fn read(input: &mut Input, n: usize) -> usize {
+    fn read_sharing(input: &mut Input, n: usize, share: usize) -> usize {
         input.prepare();
         let room = input.bytes.capacity() - input.bytes.len();
         let n = n.min(room);
         input.bytes.resize(input.bytes.len() + n, 0);
-        input.on_read(n, room);
+        input.on_read(n, room, share);
         n
+    }
+
+    fn read(input: &mut Input, n: usize) -> usize {
+        read_sharing(input, n, usize::MAX)
+    }
+
+    #[test]
+    fn many_connections_share_what_one_could_use() {
+        let mut input = Input::new();
+        for (share, block) in [(usize::MAX, LARGE_BLOCK), (100_000, 100_000), (1, SMALL_BLOCK)] {
+            for _ in 0..10 {
+                read_sharing(&mut input, usize::MAX, share);
+                let _ = input.bytes.split();
+            }
+            assert_eq!(input.block, block);
+        }
     }
 
     #[test]

@@ -95,6 +95,12 @@ impl Shared {
         self.stopping.load(SeqCst)
     }
 
+    /// What one connection may use for reading, in bytes: a quarter of the publish buffer, shared by all of them.
+    fn block_share(&self) -> usize {
+        let connections = self.counters.read().active.max(1) as usize;
+        self.broker.config().max_publish_buffer_bytes / 4 / connections
+    }
+
     fn on_connection_opened(&self, outbox: &Arc<Outbox>) {
         self.counters.opened();
         self.live.lock().connections.insert(outbox.id(), Arc::clone(outbox));
