@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use metadata::{CreateMode, MetadataError, MetadataStore};
+use metadata::{CreateMode, Expected, MetadataError, MetadataStore};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -142,6 +142,13 @@ impl<W> Ownership<W> {
         }
     }
 
+    /// Takes what is owned out; the caller deletes the nodes.
+    fn release_all(&mut self) -> Vec<Bundle> {
+        self.term += 1;
+        let owned = |(bundle, state)| matches!(state, State::Owned).then_some(bundle);
+        std::mem::take(&mut self.bundles).into_iter().filter_map(owned).collect()
+    }
+
     fn owned(&self, bundle: &Bundle) -> Option<Owner> {
         matches!(self.bundles.get(bundle), Some(State::Owned)).then_some(Owner::Us { term: self.term })
     }
@@ -186,6 +193,17 @@ impl OwnershipShell {
                 generation = session.generation;
                 tracing::warn!(generation, "metadata session lost: closing all topics");
                 self.feed(Event::SessionLost);
+            }
+        }
+    }
+
+    /// Gives all bundles back, so that others need not wait for the end of the session. Their topics are closed.
+    pub(crate) async fn release_all(&self) {
+        let bundles = self.core.lock().release_all();
+        for bundle in bundles {
+            // Whatever is not deleted goes with the session.
+            if let Err(error) = self.store.delete(&bundle.owner_path(), Expected::Any).await {
+                tracing::debug!(bundle = %bundle, %error, "bundle not released");
             }
         }
     }

@@ -4,6 +4,8 @@
 //! [`Subscription::deliver`], and keeps the cursor; what is acknowledged is told here so that it is not sent again.
 
 mod consumer;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
