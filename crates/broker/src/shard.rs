@@ -9,7 +9,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bookkeeper_proto::{AddDone, AddSink};
 use ledger::BookieAccess;
-use managed_ledger::{Context, Effect, Effects, Event, ManagedLedger, Now, OpenError, OpenOptions, TaskResult};
+use managed_ledger::{
+    Context, Effect, Effects, Event, ManagedLedger, ManagedLedgerConfig, Now, OpenError, OpenOptions, Retention,
+    TaskResult,
+};
 use pulsar_proto::TopicName;
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
@@ -25,7 +28,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// What a shard's own tasks bring back.
 enum Arrival {
     Finished { topic: u64, result: TaskResult },
-    Opened { key: u64, name: TopicName, grant: Grant, result: Result<ManagedLedger, OpenError> },
+    Opened { key: u64, name: TopicName, grant: Grant, result: Result<Box<ManagedLedger>, OpenError> },
     Deleted { name: TopicName, result: Result<(), OpenError>, reply: Reply<()> },
 }
 
@@ -373,16 +376,32 @@ impl Shard {
             self.next_key += 1;
             let key = self.next_key;
             let (context, arrivals) = (self.context.clone(), self.arrivals.clone());
-            let options =
-                OpenOptions { owner: key, create_if_missing: grant.create, config: None, properties: Vec::new(), now };
+            let retention = grant.namespace.policies.retention_policies.as_ref().map(|policy| {
+                let retention = Retention::from_policy(policy.retention_time_in_minutes, policy.retention_size_in_mb);
+                Arc::new(ManagedLedgerConfig { retention, ..(*context.config).clone() })
+            });
+            let options = OpenOptions {
+                owner: key,
+                create_if_missing: grant.create,
+                config: retention,
+                properties: Vec::new(),
+                now,
+            };
             tokio::task::spawn_local(async move {
-                let result = ManagedLedger::open(&context, &name.managed_ledger_name(), options).await;
+                let result = ManagedLedger::open(&context, &name.managed_ledger_name(), options).await.map(Box::new);
                 arrivals.push(Arrival::Opened { key, name, grant, result });
             });
         }
     }
 
-    fn opened(&mut self, key: u64, name: TopicName, grant: Grant, result: Result<ManagedLedger, OpenError>, now: Now) {
+    fn opened(
+        &mut self,
+        key: u64,
+        name: TopicName,
+        grant: Grant,
+        result: Result<Box<ManagedLedger>, OpenError>,
+        now: Now,
+    ) {
         let waiting = match self.names.remove(&name) {
             Some(Slot::Loading(waiting)) => waiting,
             Some(Slot::Open(_) | Slot::Deleting) | None => {
@@ -405,7 +424,7 @@ impl Shard {
                     env: &self.env,
                     next_key: &mut self.next_key,
                 };
-                let topic = Topic::new(key, name.clone(), grant.term, grant.namespace, ledger, &mut turn);
+                let topic = Topic::new(key, name.clone(), grant.term, grant.namespace, *ledger, &mut turn);
                 self.topics.insert(key, topic);
                 self.names.insert(name.clone(), Slot::Open(key));
                 for (grant, request) in waiting {

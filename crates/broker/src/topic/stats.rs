@@ -102,7 +102,7 @@ impl Topic {
     fn subscription_stats(&self, subscription: &Subscription) -> SubscriptionStats {
         let backlog = self.ledger.backlog(subscription.cursor);
         let storage = self.ledger.stats();
-        let entry_bytes = if storage.entries == 0 { 0 } else { storage.bytes / storage.entries };
+        let entry_bytes = storage.bytes.checked_div(storage.entries).unwrap_or(0);
         let counters = subscription.counters;
         let exclusive = subscription.sub_type() == Some(SubscriptionType::Exclusive);
         let active = subscription.consumers().first().filter(|_| exclusive);

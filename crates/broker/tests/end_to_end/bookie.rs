@@ -1,4 +1,5 @@
 //! A bookie in memory that fails when it is told to.
+#![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
 //! A broker with its storage in memory, and a client that speaks to its door.
+#![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::sync::Arc;
 use std::time::Duration;
