@@ -14,6 +14,7 @@ use crate::index::{DamagedRange, Summary, decode_summary};
 use crate::reader::Shared;
 use crate::scan::{Scanned, scan};
 use crate::state::{Index, LogState, Segment, file_name};
+use crate::stats::Counters;
 use crate::{BookieConfig, Damage, OpenError, Recovered};
 
 /// Makes the log's folder durable in its parent.
@@ -115,6 +116,7 @@ pub(crate) fn open(config: BookieConfig, disk: Arc<dyn Disk>) -> Result<(BookieC
     let mut core = BookieCore::new(shared.clone(), log);
     core.next_id = max_id + 1;
     core.free = free.into();
+    Counters::set(&shared.counters.free_segments, core.free.len() as u64);
     core.previous = ids.last().copied();
     let mut recovered = Recovered::default();
     for i in 0..found.len() {
