@@ -1,13 +1,14 @@
 //! One storage node: entries of ledgers, kept in one append-only log that is written once.
 //!
-//! Lives here: the log's files ([`format`], [`index`], [`scan`], [`open`]), the rules about keys, fences, LACs and deletions and the group
+//! Lives here: the log's files (`format`, `index`, `scan`, `open`), the rules about keys, fences, LACs and deletions and the group
 //! commit ([`BookieCore`]), reads ([`BookieReader`]), and the thread that runs the core ([`Bookie`]).
 //! Must never know: topics, cursors, ensembles, the metadata store; how a request travelled.
-//! Read first: [`Request`], [`BookieCore`], then `format.rs` for the bytes and `state.rs` for what is in memory.
+//! Read first: [`Request`], [`BookieCore`], then `format.rs` for the bytes, `state.rs` for what is in memory and `core/segments.rs` for
+//! how segments come and go.
 //! Tests: `tests/` (rules, crashes at every byte, damage, full and failing disks, golden folder), tables beside the decisions.
 //!
 //! The log is a folder of segments. A segment takes commits until it is full, is then sealed with an index, and is freed whole when all
-//! ledgers with entries in it are deleted. **Invariant:** a block that holds acknowledged bytes is not written again before every byte
+//! ledgers with entries in it are deleted. **Invariant:** a block that holds acknowledged bytes is not given other bytes before every byte
 //! in the segment is dead and what the segment alone knew (keys, fences, LACs, deletion marks) is durable elsewhere. **Invariant:** the
 //! commits alone rebuild everything; an index is only a short cut. Left for later: compaction of segments that live in part.
 
