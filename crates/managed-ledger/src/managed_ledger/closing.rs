@@ -55,6 +55,10 @@ impl ManagedLedger {
 
     pub(super) fn drive_closing(&mut self, now: Now, out: &mut Effects) {
         let Some(Closing { token, end, step: Step::Draining }) = self.closing else { return };
+        // The next owner may create a cursor of the same name: a deletion that is still on its way would take that one along.
+        if self.cursors.values().any(|slot| slot.phase != cursors::Phase::Live) {
+            return;
+        }
         if matches!(self.writing, Writing::Recovering { .. }) {
             // Cursors that cannot be stored now are repeated to consumers, and the next owner finds the end.
             return self.finish_closing(Err(CloseError::Unclean { reason: "a write failed".to_owned() }), out);

@@ -58,9 +58,9 @@ impl ManagedLedger {
             return;
         }
         let mark_delete = match new.initial {
-            InitialPosition::Earliest => self.line.start(),
+            InitialPosition::Earliest => self.kept_start(),
             InitialPosition::Latest => self.last_confirmed(),
-            InitialPosition::After(position) => position.clamp(self.line.start(), self.last_confirmed()),
+            InitialPosition::After(position) => position.clamp(self.kept_start(), self.last_confirmed()),
         };
         self.last_cursor += 1;
         let id = CursorId(self.last_cursor);
@@ -186,7 +186,7 @@ impl ManagedLedger {
         token: Option<u64>,
         out: &mut Effects,
     ) {
-        let mark_delete = mark_delete.clamp(self.line.start(), self.last_confirmed());
+        let mark_delete = mark_delete.clamp(self.kept_start(), self.last_confirmed());
         if !self.is_usable(id, None, token, out) {
             return;
         }

@@ -115,6 +115,17 @@ impl ManagedLedger {
         self.start_put(info, None, Then::Trimmed(chosen), out);
     }
 
+    /// Before the first entry that is not being trimmed: no cursor may start, or go back, to before it.
+    pub(super) fn kept_start(&self) -> Position {
+        let trimming = match &self.info_put {
+            Some(InfoPut { then: Then::Trimmed(ledgers), .. }) => ledgers.as_slice(),
+            _ => &[],
+        };
+        let first = self.line.iter().map(|(ledger, _)| ledger).find(|ledger| !trimming.contains(ledger));
+        let end = self.last_confirmed();
+        first.map_or(end, |ledger| end.min(Position { ledger, entry: EntryId::NONE }))
+    }
+
     /// Stores a property of the topic; [`Effect::AckDone`] tells when it is durable. At most one change of the node runs at
     /// a time: `false` means "not now, try again".
     #[must_use]
