@@ -209,6 +209,19 @@ fn a_skipped_sync_reports_success_and_keeps_nothing() {
 }
 
 #[test]
+fn a_killed_process_loses_nothing_until_the_machine_crashes() {
+    let disk = SimDisk::new(1);
+    disk.create(Path::new("f"), OpenMode::Write).unwrap().write_all_at(b"x", 0).unwrap();
+    disk.crash_now();
+    let found = disk.after_kill(1);
+    assert_eq!(read(&found, Path::new("f")).unwrap(), b"x");
+    assert!((0..50).any(|seed| found.after_crash(seed).files().is_empty()));
+    found.open(Path::new("f"), OpenMode::Write).unwrap().sync(FILE).unwrap();
+    found.sync_dir(Path::new(""), DIR).unwrap();
+    assert!((0..50).all(|seed| read(&found.after_crash(seed), Path::new("f")).unwrap() == b"x"));
+}
+
+#[test]
 fn a_failed_sync_drops_what_was_dirty_and_a_later_one_does_not_bring_it_back() {
     let disk = SimDisk::new(1);
     let file = disk.create(Path::new("f"), OpenMode::Write).unwrap();

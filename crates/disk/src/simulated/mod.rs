@@ -191,6 +191,12 @@ impl SimDisk {
         self.0.lock().crashed = true;
     }
 
+    /// Whether the planned operation was reached, and the machine crashed in it.
+    pub fn was_cut(&self) -> bool {
+        let state = self.0.lock();
+        state.crash_at.is_some_and(|op| (state.ops.len() as u64) > op)
+    }
+
     /// Whether the machine has crashed.
     pub fn has_crashed(&self) -> bool {
         self.0.lock().crashed
@@ -221,6 +227,21 @@ impl SimDisk {
         {
             let mut new = disk.0.lock();
             new.nodes = nodes;
+            new.next_inode = old.next_inode;
+            new.skipped.clone_from(&old.skipped);
+            new.capacity_bytes = old.capacity_bytes;
+        }
+        disk
+    }
+
+    /// The disk as the next process finds it when this one is killed and the machine goes on: nothing is lost, and nothing is
+    /// more durable than before. Otherwise as [`SimDisk::after_crash`].
+    pub fn after_kill(&self, seed: u64) -> SimDisk {
+        let old = self.0.lock();
+        let disk = SimDisk::new(seed);
+        {
+            let mut new = disk.0.lock();
+            new.nodes.clone_from(&old.nodes);
             new.next_inode = old.next_inode;
             new.skipped.clone_from(&old.skipped);
             new.capacity_bytes = old.capacity_bytes;
