@@ -49,6 +49,9 @@ pub mod sync_points {
     pub const GROW: SyncPoint = SyncPoint("metadata-grow");
     /// A commit; the one that callers wait for.
     pub const COMMIT: SyncPoint = SyncPoint("metadata-commit");
+
+    /// All of them. Leaving out any one can lose what was acknowledged.
+    pub const ALL: [SyncPoint; 5] = [FOLDER, CREATE, APPEAR, GROW, COMMIT];
 }
 
 /// Who performs commits.
