@@ -11,11 +11,16 @@
 mod broken;
 mod executor;
 mod harness;
+mod machine;
 mod metadata_store;
+mod node;
+pub mod promises;
 mod sorted_writes;
-//pub mod promises;
 
 pub use broken::Broken;
 pub use executor::{Executor, run};
-pub use harness::{Counts, Plan, Played, Subject, Tally, Violation, cut_everywhere, find_missing_sync, play};
+pub use harness::{
+    Counts, Plan, Played, Record, Subject, Tally, Violation, cut_everywhere, find_missing_sync, play, tell,
+};
 pub use metadata_store::MetadataHistory;
+pub use node::NodeHistory;

@@ -12,7 +12,7 @@ use rand::rngs::SmallRng;
 
 use crate::broken::{Broken, promise};
 use crate::executor;
-use crate::harness::{Counts, Subject};
+use crate::harness::{Record, Subject};
 use crate::sorted_writes::SortedWrites;
 
 /// Puts, deletions, numbered and ephemeral nodes, one after another.
@@ -40,7 +40,7 @@ impl Subject for MetadataHistory {
         promises: &mut MetadataPromises,
         rng: &mut SmallRng,
         steps: u32,
-        counts: &mut Counts,
+        record: &mut Record,
     ) -> Result<(), Broken> {
         let opened = EmbeddedStore::open(
             Arc::new(SortedWrites(Arc::new(disk.clone()))),
@@ -53,7 +53,7 @@ impl Subject for MetadataHistory {
             Err(_) if disk.has_crashed() => return Ok(()),
             Err(error) => return Err(Broken(format!("the metadata store does not open: {error}"))),
         };
-        let lived = live(&store, disk, promises, rng, steps, counts);
+        let lived = live(&store, disk, promises, rng, steps, record);
         if rng.random_bool(0.5) {
             // Otherwise dropping the store would close it in order.
             disk.crash_now();
@@ -68,7 +68,7 @@ fn live(
     promises: &mut MetadataPromises,
     rng: &mut SmallRng,
     steps: u32,
-    counts: &mut Counts,
+    record: &mut Record,
 ) -> Result<(), Broken> {
     let Some(found) = read_tree(store) else {
         promise!(disk.has_crashed(), "the metadata store cannot be read");
@@ -84,7 +84,7 @@ fn live(
     promises.sure = found;
     promises.maybe = None;
     for _ in 0..steps {
-        if !step(store, promises, rng, counts)? {
+        if !step(store, promises, rng, record)? {
             promise!(disk.has_crashed(), "the metadata store failed on a healthy disk");
             return Ok(());
         }
@@ -114,7 +114,7 @@ fn step(
     store: &EmbeddedStore,
     promises: &mut MetadataPromises,
     rng: &mut SmallRng,
-    counts: &mut Counts,
+    record: &mut Record,
 ) -> Result<bool, Broken> {
     let path = format!("/t/{}/{}", rng.random_range(0..3), rng.random_range(0..8));
     let long = rng.random_bool(0.1);
@@ -124,7 +124,7 @@ fn step(
         0..5 => {
             after.insert(path.clone(), value.clone());
             promises.maybe = Some(after.clone());
-            *counts.entry("put").or_default() += 1;
+            record.count("put");
             now(store.put(&path, value, Expected::Any)).map(drop)
         }
         5..7 => {
@@ -136,13 +136,13 @@ fn step(
                     Ok(())
                 }
                 other => {
-                    *counts.entry("delete").or_default() += 1;
+                    record.count("delete");
                     other
                 }
             }
         }
         7..9 => {
-            *counts.entry("numbered").or_default() += 1;
+            record.count("numbered");
             // The number is not known before the answer, so the node is deleted again and only the number is checked.
             match now(store.create("/numbered/n-", Bytes::new(), CreateMode::PersistentSequential)) {
                 Ok(created) => {
@@ -156,7 +156,7 @@ fn step(
             }
         }
         _ => {
-            *counts.entry("ephemeral").or_default() += 1;
+            record.count("ephemeral");
             let created = now(store.create("/gone/e", Bytes::from_static(b"x"), CreateMode::Ephemeral));
             created.map(drop).or_else(|error| if error.is_bad_version() { Ok(()) } else { Err(error) })
         }

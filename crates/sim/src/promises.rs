@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use managed_ledger::Position;
 use rand::rngs::SmallRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{RngCore, SeedableRng};
 
 use crate::broken::{Broken, promise};
 
@@ -19,6 +19,22 @@ pub struct Promises {
     adds: Vec<Add>,
     last_added: Option<(u64, Position, u64)>,
     cursors: BTreeMap<String, Cursor>,
+    exists: bool,
+    deleting: bool,
+}
+
+/// An acknowledgement: bits of the messages of one add, and, if cumulative, everything before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckedBits {
+    pub token: u64,
+    pub bits: u64,
+    pub cumulative: bool,
+}
+
+impl AckedBits {
+    fn through(token: u64, bits: u64) -> AckedBits {
+        AckedBits { token, bits, cumulative: true }
+    }
 }
 
 /// One add.
@@ -35,7 +51,7 @@ enum Outcome {
     Unknown,
     /// Confirmed, or seen by a reader after a crash: there for ever, at this position, until every cursor acknowledged it.
     Present(Position),
-    /// Refused, or not seen after a crash: must never appear.
+    /// Refused, not seen after a crash, or consumed and trimmed: must never appear.
     Absent,
 }
 
@@ -61,19 +77,21 @@ enum Existence {
 pub struct Seen {
     pub position: Position,
     pub payload: Bytes,
+    /// Of the entry's last message.
+    pub index: Option<u64>,
 }
 
-/// A cursor as it was recovered: which messages of which entries it would deliver. Positions not named are acknowledged.
+/// A recovered cursor: which messages of which entries it would deliver. Positions not named are acknowledged.
 #[derive(Clone, Debug, Default)]
 pub struct SeenCursor {
-    /// Bits of the messages that would be delivered.
+    /// By position, bits of the messages that would be delivered.
     pub unacked: BTreeMap<Position, u64>,
 }
 
 impl Promises {
     /// Nothing promised yet.
     pub fn new(topic: u32) -> Promises {
-        Promises { topic, adds: Vec::new(), last_added: None, cursors: BTreeMap::new() }
+        Promises { topic, adds: Vec::new(), last_added: None, cursors: BTreeMap::new(), exists: false, deleting: false }
     }
 
     /// Adds so far.
@@ -121,16 +139,26 @@ impl Promises {
         Ok(())
     }
 
-    /// Creation of a cursor was asked for; it starts at the end (`from_end`) or at the first entry.
-    pub fn creating_cursor(&mut self, name: &str, from_end: bool) {
-        let skips_to = if from_end { self.adds.len().checked_sub(1).map(|last| last as u64) } else { None };
+    /// Creation of a cursor was asked for. `start`: the position before its first entry, as far as is known.
+    pub fn creating_cursor(&mut self, name: &str, start: Position) {
+        let skips_to = self.last_token_at(start);
         let cursor = Cursor { state: Existence::Unknown, skips_to, asked: BTreeMap::new(), durable: BTreeMap::new() };
         self.cursors.insert(name.to_owned(), cursor);
     }
 
-    /// The creation was confirmed.
-    pub fn created_cursor(&mut self, name: &str) {
-        self.set_existence(name, Existence::Exists);
+    /// The creation was confirmed; the cursor starts behind this position.
+    pub fn created_cursor(&mut self, name: &str, start: Position) {
+        let before = self.last_token_at(start);
+        if let Some(cursor) = self.cursors.get_mut(name) {
+            cursor.state = Existence::Exists;
+            cursor.skips_to = cursor.skips_to.max(before);
+        }
+    }
+
+    /// The last add known to lie at or before this position.
+    pub fn last_token_at(&self, position: Position) -> Option<u64> {
+        let before = |add: &Add| matches!(add.outcome, Outcome::Present(at) if at <= position);
+        self.adds.iter().rposition(before).map(|token| token as u64)
     }
 
     /// Deletion was asked for.
@@ -154,7 +182,7 @@ impl Promises {
         self.adds.iter().position(|add| add.outcome == Outcome::Present(position)).map(|token| token as u64)
     }
 
-    /// Positions and messages of everything present up to `last`, or of everything.
+    /// Positions and numbers of messages of everything present.
     pub fn present(&self) -> impl DoubleEndedIterator<Item = (Position, u32)> {
         self.adds.iter().filter_map(|add| match add.outcome {
             Outcome::Present(position) => Some((position, add.messages)),
@@ -162,38 +190,98 @@ impl Promises {
         })
     }
 
-    /// These messages were acknowledged, without an answer yet.
-    pub fn acking(&mut self, cursor: &str, acks: &[(u64, u64)]) {
-        if let Some(cursor) = self.cursors.get_mut(cursor) {
-            for (token, bits) in acks {
-                *cursor.asked.entry(*token).or_default() |= bits;
-            }
+    /// Was asked to acknowledge.
+    pub fn acking(&mut self, cursor: &str, ack: &AckedBits) {
+        self.merge(cursor, ack, |cursor| &mut cursor.asked);
+    }
+
+    /// The receipt for an acknowledgement came.
+    pub fn acked(&mut self, cursor: &str, ack: &AckedBits) {
+        self.merge(cursor, ack, |cursor| &mut cursor.durable);
+    }
+
+    fn merge(&mut self, cursor: &str, ack: &AckedBits, of: impl FnOnce(&mut Cursor) -> &mut BTreeMap<u64, u64>) {
+        let before = if ack.cumulative { 0..ack.token } else { 0..0 };
+        let all: Vec<(u64, u64)> = before.map(|token| (token, self.all_bits(token))).collect();
+        let Some(cursor) = self.cursors.get_mut(cursor) else { return };
+        let acked = of(cursor);
+        for (token, bits) in all.into_iter().chain([(ack.token, ack.bits)]) {
+            *acked.entry(token).or_default() |= bits;
         }
     }
 
-    /// The receipt for these acknowledgements came.
-    pub fn acked(&mut self, cursor: &str, acks: &[(u64, u64)]) {
+    /// Was asked to take all acknowledgements back but those up to an entry: until the answer, both states are right.
+    pub fn seeking(&mut self, cursor: &str, to: u64) {
         if let Some(cursor) = self.cursors.get_mut(cursor) {
-            for (token, bits) in acks {
-                *cursor.durable.entry(*token).or_default() |= bits;
-            }
+            cursor.durable.clear();
         }
+        self.acking(cursor, &AckedBits::through(to, self.all_bits(to)));
+    }
+
+    /// The answer: exactly the entries up to this one are acknowledged.
+    pub fn sought(&mut self, cursor: &str, to: u64) {
+        if let Some(cursor) = self.cursors.get_mut(cursor) {
+            cursor.asked.clear();
+        }
+        let through = AckedBits::through(to, self.all_bits(to));
+        self.acking(cursor, &through);
+        self.acked(cursor, &through);
+    }
+
+    /// All bits of an add's messages.
+    pub fn all_bits(&self, token: u64) -> u64 {
+        (1 << self.adds[token as usize].messages) - 1
+    }
+
+    /// Deletion of the whole topic was asked for: cursors go first, one by one.
+    pub fn deleting(&mut self) {
+        self.cursors.values_mut().for_each(|cursor| cursor.state = Existence::Unknown);
+        self.deleting = true;
+    }
+
+    /// The topic is deleted: nothing of it may come back.
+    pub fn deleted(&mut self) {
+        self.cursors.values_mut().for_each(|cursor| cursor.state = Existence::Gone);
+        self.adds.iter_mut().for_each(|add| add.outcome = Outcome::Absent);
+        self.last_added = None;
+        self.exists = false;
+        self.deleting = false;
+    }
+
+    /// The topic was opened (or created).
+    pub fn opened(&mut self) {
+        self.exists = true;
+        self.deleting = false;
+    }
+
+    /// The topic is not there.
+    pub fn not_found(&mut self) -> Result<(), Broken> {
+        promise!(!self.exists || self.deleting, "topic {} is lost", self.topic);
+        self.deleted();
+        Ok(())
     }
 
     /// Compares everything a reader finds in the recovered topic with what was promised. What was open until now is decided by what is seen.
-    pub fn check_entries(&mut self, seen: &[Seen]) -> Result<(), Broken> {
+    ///
+    /// Returns how many confirmed entries have been trimmed since the last time.
+    pub fn check_entries(&mut self, seen: &[Seen]) -> Result<u64, Broken> {
+        let mut trimmed = 0;
         let mut found = BTreeMap::new();
-        let mut last: Option<(u64, Position)> = None;
+        let mut last: Option<(u64, &Seen)> = None;
         for entry in seen {
             let token = self.recognise(entry)?;
-            if let Some((last_token, last_position)) = last {
+            if let Some((last_token, last)) = last {
+                let next_index = last.index.map(|index| index + u64::from(self.adds[token as usize].messages));
                 promise!(
-                    token > last_token && entry.position > last_position,
-                    "add {token} at {} comes after add {last_token} at {last_position}",
-                    entry.position
+                    token > last_token && entry.position > last.position && entry.index >= next_index,
+                    "add {token} at {}, index {:?}, comes after add {last_token} at {}, index {:?}",
+                    entry.position,
+                    entry.index,
+                    last.position,
+                    last.index
                 );
             }
-            last = Some((token, entry.position));
+            last = Some((token, entry));
             found.insert(token, entry.position);
         }
         for token in 0..self.add_count() {
@@ -210,12 +298,13 @@ impl Promises {
                 }
                 (Outcome::Present(position), None) => {
                     self.may_be_trimmed(token, position, seen)?;
-                    outcome
+                    trimmed += 1;
+                    Outcome::Absent
                 }
             };
             self.adds[token as usize].outcome = decided;
         }
-        Ok(())
+        Ok(trimmed)
     }
 
     fn recognise(&self, entry: &Seen) -> Result<u64, Broken> {
@@ -236,14 +325,13 @@ impl Promises {
         for (name, cursor) in &self.cursors {
             if cursor.state == Existence::Exists && cursor.skips_to.is_none_or(|skipped| token > skipped) {
                 let asked = cursor.asked.get(&token).copied().unwrap_or(0);
-                promise!(asked == all, "confirmed add {token} at {position} is lost; cursor `{name}` never acknowledged it");
+                promise!(
+                    asked == all,
+                    "confirmed add {token} at {position} is lost; cursor `{name}` never acknowledged it"
+                );
             }
         }
         Ok(())
-    }
-
-    fn all_bits(&self, token: u64) -> u64 {
-        (1 << self.adds[token as usize].messages) - 1
     }
 
     /// Compares the recovered cursors with what was promised. Call after [`Promises::check_entries`].
@@ -253,6 +341,7 @@ impl Promises {
         }
         let tokens: Vec<(u64, Position)> =
             entries.iter().map(|entry| Ok((self.recognise(entry)?, entry.position))).collect::<Result<_, Broken>>()?;
+        let added = self.add_count();
         let bits: BTreeMap<u64, u64> = tokens.iter().map(|(token, _)| (*token, self.all_bits(*token))).collect();
         for (name, cursor) in &mut self.cursors {
             let Some(shown) = seen.get(name) else {
@@ -261,6 +350,11 @@ impl Promises {
                 continue;
             };
             promise!(cursor.state != Existence::Gone, "deleted cursor `{name}` is back");
+            if cursor.state == Existence::Unknown {
+                // Entries may have been trimmed between the request and the moment it took effect.
+                let first = tokens.first().map_or(added, |(token, _)| *token);
+                cursor.skips_to = cursor.skips_to.max(first.checked_sub(1));
+            }
             cursor.state = Existence::Exists;
             for (token, position) in &tokens {
                 if cursor.skips_to.is_some_and(|skipped| *token <= skipped) {
@@ -291,11 +385,5 @@ impl Promises {
     pub fn cursors(&self) -> BTreeSet<String> {
         let existing = self.cursors.iter().filter(|(_, cursor)| cursor.state == Existence::Exists);
         existing.map(|(name, _)| name.clone()).collect()
-    }
-
-    /// Draws the messages of an entry to acknowledge: mostly all.
-    pub fn draw_bits(messages: u32, rng: &mut SmallRng) -> u64 {
-        let all = (1 << messages) - 1;
-        if messages == 1 || rng.random_bool(0.5) { all } else { rng.random_range(1..=all) }
     }
 }

@@ -1,32 +1,30 @@
 //! Cuts the metadata store's histories at every write, and leaves out each of its syncs in turn.
 
+use std::collections::BTreeSet;
+
 use disk::SyncPoint;
 use metadata::sync_points;
 use sim::{MetadataHistory, Plan, Tally, cut_everywhere, find_missing_sync, play};
 
-const POINTS: [SyncPoint; 5] =
-    [sync_points::FOLDER, sync_points::CREATE, sync_points::APPEAR, sync_points::GROW, sync_points::COMMIT];
-
 #[test]
 fn promises_are_kept_wherever_the_history_is_cut() {
     let mut tally = Tally::default();
-    for seed in 0..6 {
-        let plan = Plan { seed, steps: 25, cut: None, skip: None };
-        cut_everywhere::<MetadataHistory>(plan, &mut tally).unwrap_or_else(|violation| panic!("{violation:#?}"));
+    for seed in 0..3 {
+        let plan = Plan { seed, steps: 25, ..Plan::default() };
+        cut_everywhere::<MetadataHistory>(plan, &mut tally)
+            .unwrap_or_else(|violation| panic!("{}", sim::tell::<MetadataHistory>(violation)));
     }
-    println!("metadata: {} histories, {} cuts, {:?}", tally.histories, tally.cuts, tally.counts);
-    assert_eq!(tally.syncs.keys().copied().collect::<Vec<_>>(), {
-        let mut points = POINTS.to_vec();
-        points.sort();
-        points
-    });
+    println!("metadata: {} played, {} cuts, {:?}", tally.histories, tally.cuts, tally.counts);
+    // A new sync point of the store belongs into its list, which the test of missing syncs goes through.
+    let hit: BTreeSet<SyncPoint> = tally.syncs.keys().copied().collect();
+    assert_eq!(hit, BTreeSet::from(sync_points::ALL));
     assert!(tally.counts.len() == 4 && tally.counts.values().all(|&times| times > 0), "{:?}", tally.counts);
 }
 
 #[test]
 fn every_sync_is_needed() {
-    for point in POINTS {
-        let violation = find_missing_sync::<MetadataHistory>(point, 25, 0..20, 100);
+    for point in sync_points::ALL {
+        let violation = find_missing_sync::<MetadataHistory>(point, 25, 0..20, 50);
         let violation = violation.unwrap_or_else(|| panic!("nothing is lost without {point:?}"));
         println!(
             "without {}: seed {}, cut {:?}: {}",
@@ -38,7 +36,7 @@ fn every_sync_is_needed() {
 #[test]
 fn the_same_seed_gives_the_same_history() {
     for cut in [None, Some(30)] {
-        let plan = Plan { seed: 7, steps: 25, cut, skip: None };
+        let plan = Plan { seed: 7, steps: 25, cut, ..Plan::default() };
         assert_eq!(play::<MetadataHistory>(plan).unwrap(), play::<MetadataHistory>(plan).unwrap());
     }
 }

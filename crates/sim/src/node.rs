@@ -1,0 +1,681 @@
+//! A whole node: metadata store, bookie, ledgers, managed ledgers and cursors, worked on by producers and consumers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use disk::simulated::{Op, SimDisk};
+use managed_ledger::{
+    Ack, AddError, CursorId, Effect, Effects, Event, InitialPosition, ManagedLedger, ManagedLedgerConfig, NewCursor,
+    NewEntry, Now, OpenError, OpenOptions, Position, Read, ReadLimit, TaskResult,
+};
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use crate::broken::Broken;
+use crate::executor::Executor;
+use crate::harness::{Record, Subject};
+use crate::machine::{Machine, PATIENCE};
+use crate::promises::{AckedBits, Promises, Seen, SeenCursor};
+
+/// Adds, reads, acknowledgements, cursors and topics coming and going, clocks moving on; in a random order of commits and tasks.
+pub struct NodeHistory;
+
+/// What all topics promised, and the time.
+#[derive(Default)]
+pub struct NodePromises {
+    topics: BTreeMap<u32, Promises>,
+    clock_ms: u64,
+}
+
+const TOPICS: u32 = 2;
+const CURSORS: u32 = 3;
+
+/// One life of the node.
+struct Node<'a> {
+    machine: Machine,
+    topics: BTreeMap<u32, ManagedLedger>,
+    tasks: Executor<(u32, TaskResult)>,
+    promises: &'a mut NodePromises,
+    record: &'a mut Record,
+    next_token: u64,
+    /// Requests without an answer yet.
+    open: BTreeMap<(u32, u64), Request>,
+    /// Answers to reads.
+    read: BTreeMap<u64, Vec<Seen>>,
+    last_ledger: BTreeMap<u32, Position>,
+}
+
+/// What an answer will be about.
+#[derive(Clone, Debug)]
+enum Request {
+    Ack { cursor: String, ack: AckedBits },
+    Seek { cursor: String, to: u64 },
+    CreateCursor { cursor: String, initial: InitialPosition, end: Position },
+    DeleteCursor { cursor: String },
+    Close,
+}
+
+impl Subject for NodeHistory {
+    type Promises = NodePromises;
+
+    fn live(
+        disk: &SimDisk,
+        promises: &mut NodePromises,
+        rng: &mut SmallRng,
+        steps: u32,
+        record: &mut Record,
+    ) -> Result<(), Broken> {
+        let machine = match Machine::start(disk, &Arc::new(config()), rng) {
+            Ok(Some(machine)) => machine,
+            Err(broken) if !record.is_troubled() => return Err(broken),
+            _ => return Ok(()),
+        };
+        let mut node = Node {
+            machine,
+            topics: BTreeMap::new(),
+            tasks: Executor::default(),
+            promises,
+            record,
+            next_token: 1 << 32,
+            open: BTreeMap::new(),
+            read: BTreeMap::new(),
+            last_ledger: BTreeMap::new(),
+        };
+        let lived = node.live(rng, steps);
+        let reused = |op: &Op| matches!(op, Op::Rename(from, to) if has_suffix(from, "free") && has_suffix(to, "seg"));
+        if disk.ops().iter().any(reused) {
+            node.count("segment reused");
+        }
+        // Dropping the metadata store would close it in order; a crash does not.
+        disk.crash_now();
+        match lived {
+            // The product may fail in any way that its dying disk makes it, but what it has shown and promised counts.
+            Err(Failed::Stopped) => Ok(()),
+            Err(Failed::Broken(broken)) => Err(broken),
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// Why a life ended before its last step.
+enum Failed {
+    /// The disk crashed, or failed in a way that work cannot go on.
+    Stopped,
+    Broken(Broken),
+}
+
+impl From<Broken> for Failed {
+    fn from(broken: Broken) -> Failed {
+        Failed::Broken(broken)
+    }
+}
+
+/// Numbers so small that everything rolls over.
+fn config() -> ManagedLedgerConfig {
+    ManagedLedgerConfig {
+        max_entries_per_ledger: 6,
+        max_bytes_per_ledger: 30_000,
+        min_rollover_time: Duration::ZERO,
+        max_rollover_time: Duration::from_secs(60),
+        lazy_cursor_interval: Duration::from_millis(100),
+        max_entries_per_cursor_ledger: 5,
+        max_ranges_in_metadata: 2,
+        cursor_snapshot_entries: 3,
+        max_ranges_per_cursor_entry: 2,
+        read_bytes: 4000,
+        ..ManagedLedgerConfig::default()
+    }
+}
+
+impl Node<'_> {
+    fn live(&mut self, rng: &mut SmallRng, steps: u32) -> Result<(), Failed> {
+        for topic in 0..TOPICS {
+            self.promises.topics.entry(topic).or_insert_with(|| Promises::new(topic));
+            if self.open(topic, false)? {
+                self.check(topic, rng)?;
+            } else {
+                self.promise(topic).not_found()?;
+            }
+        }
+        if steps == 0 {
+            return Ok(());
+        }
+        for topic in 0..TOPICS {
+            if !self.topics.contains_key(&topic) {
+                self.open(topic, true)?;
+                self.create_cursor(topic, rng)?;
+            }
+        }
+        for _ in 0..steps {
+            self.step(rng)?;
+            self.alive()?;
+        }
+        if rng.random_bool(0.5) {
+            self.settle(rng)?;
+        }
+        if rng.random_bool(0.3) {
+            for topic in 0..TOPICS {
+                self.close(topic, rng)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn alive(&self) -> Result<(), Failed> {
+        if self.machine.disk.has_crashed() { Err(Failed::Stopped) } else { Ok(()) }
+    }
+
+    /// A failure that needs an excuse: the disk crashed, and nothing can go on, or it fails, and other things may.
+    fn excuse(&self, what: impl FnOnce() -> String) -> Result<(), Failed> {
+        self.alive()?;
+        if self.record.is_troubled() { Ok(()) } else { Err(Broken(what()).into()) }
+    }
+
+    fn promise(&mut self, topic: u32) -> &mut Promises {
+        self.promises.topics.get_mut(&topic).expect("every topic has promises")
+    }
+
+    fn count(&mut self, what: &'static str) {
+        self.record.count(what);
+    }
+
+    fn tell(&mut self, line: impl FnOnce() -> String) {
+        let at = self.machine.disk.op_count();
+        self.record.tell(|| format!("{at:>5} {}", line()));
+    }
+
+    fn now(&self) -> Now {
+        Now { unix_ms: self.promises.clock_ms, monotonic_ms: self.promises.clock_ms }
+    }
+
+    fn token(&mut self, topic: u32, request: Request) -> u64 {
+        self.next_token += 1;
+        self.open.insert((topic, self.next_token), request);
+        self.next_token
+    }
+
+    /// Opens a topic; false if it is not there and not to be created.
+    fn open(&mut self, topic: u32, create_if_missing: bool) -> Result<bool, Failed> {
+        let options = OpenOptions {
+            owner: u64::from(topic),
+            create_if_missing,
+            config: None,
+            properties: Vec::new(),
+            now: self.now(),
+        };
+        let name = name(topic);
+        let opened = self.machine.run(ManagedLedger::open(&self.machine.context, &name, options))?;
+        match opened {
+            Ok(managed_ledger) => {
+                self.topics.insert(topic, managed_ledger);
+                self.promise(topic).opened();
+                Ok(true)
+            }
+            Err(OpenError::NotFound { .. }) => Ok(false),
+            Err(error) => {
+                self.excuse(|| format!("topic {topic} does not open: {error:?}"))?;
+                Err(Failed::Stopped)
+            }
+        }
+    }
+
+    /// Compares a topic with its promises.
+    fn check(&mut self, topic: u32, rng: &mut SmallRng) -> Result<(), Failed> {
+        let entries = self.read_from(topic, Position::EARLIEST, usize::MAX, rng)?;
+        let managed_ledger = &self.topics[&topic];
+        let mut cursors = BTreeMap::new();
+        let ids: Vec<(CursorId, String)> =
+            managed_ledger.cursors().map(|(id, cursor)| (id, cursor.to_owned())).collect();
+        for (id, cursor) in ids {
+            let mut seen = SeenCursor::default();
+            for entry in &entries {
+                if !managed_ledger.is_acked(id, entry.position) {
+                    let remaining = managed_ledger.ack_set(id, entry.position);
+                    let bits = remaining.map_or(u64::MAX, |words| words.first().map_or(0, |word| word.cast_unsigned()));
+                    seen.unacked.insert(entry.position, bits);
+                }
+            }
+            cursors.insert(cursor, seen);
+        }
+        self.tell(|| {
+            let shown: Vec<String> = entries.iter().map(|entry| format!("{}", entry.position)).collect();
+            format!("topic {topic} shows {} and cursors {cursors:?}", shown.join(" "))
+        });
+        let promises = self.promise(topic);
+        let trimmed = promises.check_entries(&entries)?;
+        promises.check_cursors(&cursors, &entries)?;
+        if trimmed > 0 {
+            self.count("trimmed");
+        }
+        Ok(())
+    }
+
+    /// Reads confirmed entries to the end, or so many.
+    fn read_from(
+        &mut self,
+        topic: u32,
+        mut from: Position,
+        max_entries: usize,
+        rng: &mut SmallRng,
+    ) -> Result<Vec<Seen>, Failed> {
+        let mut all = Vec::new();
+        self.next_token += 1;
+        let reader = self.next_token;
+        while all.len() < max_entries {
+            let limit = ReadLimit { max_entries: rng.random_range(1..20), max_bytes: rng.random_range(1..20_000) };
+            let mut out = Effects::new();
+            let read = self.managed_ledger(topic).read(reader, from, limit, &mut out);
+            self.perform(topic, out)?;
+            let batch = match read {
+                Read::Ready(entries) => entries.iter().map(seen).collect(),
+                Read::AtEnd => break,
+                Read::Pending => {
+                    self.turn_until(rng, |node| node.read.contains_key(&reader))?;
+                    self.read.remove(&reader).unwrap_or_default()
+                }
+            };
+            let Some(last) = batch.last() else {
+                // Trimmed while it was being read.
+                let start = self.managed_ledger(topic).start();
+                if start <= from {
+                    return Err(Broken(format!("a read at {from} brought nothing")).into());
+                }
+                from = start;
+                continue;
+            };
+            from = last.position.next_entry();
+            all.extend(batch);
+        }
+        self.managed_ledger(topic).forget_reader(reader);
+        Ok(all)
+    }
+
+    fn managed_ledger(&mut self, topic: u32) -> &mut ManagedLedger {
+        self.topics.get_mut(&topic).expect("the topic is open")
+    }
+
+    /// One thing that a producer, a consumer, an operator or the clock does.
+    fn step(&mut self, rng: &mut SmallRng) -> Result<(), Failed> {
+        let topic = rng.random_range(0..TOPICS);
+        match rng.random_range(0..100) {
+            0..35 => self.add(topic, rng)?,
+            35..60 => self.ack(topic, rng)?,
+            60..66 => self.create_cursor(topic, rng)?,
+            66..68 => self.delete_cursor(topic, rng)?,
+            68..70 => self.seek(topic, rng)?,
+            70..80 => {
+                // Mostly a moment, sometimes past the rollover time.
+                self.promises.clock_ms += if rng.random_bool(0.1) { 70_000 } else { rng.random_range(1..300) };
+                for topic in 0..TOPICS {
+                    let now = self.now();
+                    let mut out = Effects::new();
+                    self.managed_ledger(topic).tick(now, &mut out);
+                    self.perform(topic, out)?;
+                }
+                self.machine.bookie.tick();
+            }
+            80..84 => {
+                let positions: Vec<Position> = self.promise(topic).present().map(|(position, _)| position).collect();
+                if !positions.is_empty() {
+                    let from = positions[rng.random_range(0..positions.len())];
+                    self.read_from(topic, from, 5, rng)?;
+                    self.count("read");
+                }
+            }
+            84..87 => {
+                self.close(topic, rng)?;
+                if !self.open(topic, false)? {
+                    return Err(Broken(format!("topic {topic} is lost after it was closed")).into());
+                }
+                self.check(topic, rng)?;
+                self.count("reopened");
+            }
+            87 => self.delete(topic, rng)?,
+            _ => {}
+        }
+        for _ in 0..rng.random_range(0..6) {
+            self.turn(rng)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, topic: u32, rng: &mut SmallRng) -> Result<(), Failed> {
+        for _ in 0..rng.random_range(1..4) {
+            let len = if rng.random_bool(0.25) { rng.random_range(3_000..12_000) } else { rng.random_range(12..900) };
+            let messages = if rng.random_bool(0.5) { 1 } else { rng.random_range(2..6) };
+            let (token, payload) = self.promise(topic).new_add(len, messages);
+            let payload_crc = crc32c::crc32c(&payload);
+            let now = self.now();
+            let mut out = Effects::new();
+            self.tell(|| format!("topic {topic}: add {token}, {messages} messages"));
+            let entry = NewEntry { payload, payload_crc, messages, token };
+            self.managed_ledger(topic).add(now, entry, &mut out);
+            self.perform(topic, out)?;
+        }
+        Ok(())
+    }
+
+    /// A cursor of the topic that exists, drawn.
+    fn some_cursor(&mut self, topic: u32, rng: &mut SmallRng) -> Option<(CursorId, String)> {
+        let cursors: Vec<String> = self.promise(topic).cursors().into_iter().collect();
+        if cursors.is_empty() {
+            return None;
+        }
+        let cursor = cursors[rng.random_range(0..cursors.len())].clone();
+        Some((self.topics[&topic].cursor_named(&cursor)?, cursor))
+    }
+
+    fn ack(&mut self, topic: u32, rng: &mut SmallRng) -> Result<(), Failed> {
+        for _ in 0..rng.random_range(1..5) {
+            let Some((id, cursor)) = self.some_cursor(topic, rng) else { return Ok(()) };
+            // Consumers work at the front of the backlog.
+            let mut at = self.topics[&topic].next_unacked(id, Position::EARLIEST);
+            for _ in 0..rng.random_range(0..5) {
+                at = self.topics[&topic].next_unacked(id, at.next_entry());
+            }
+            let Some(token) = self.promise(topic).token_at(at) else { continue };
+            let all = self.promise(topic).all_bits(token);
+            let bits = if rng.random_bool(0.6) { all } else { rng.random_range(1..=all) };
+            let remaining = if bits == all { Vec::new() } else { vec![(all & !bits).cast_signed()] };
+            let cumulative = rng.random_bool(0.3);
+            let acked = AckedBits { token, bits, cumulative };
+            let ack = match cumulative {
+                true => Ack::Cumulative { position: at, remaining },
+                false => Ack::Individual { position: at, remaining },
+            };
+            self.promise(topic).acking(&cursor, &acked);
+            self.tell(|| format!("topic {topic}: ack {cursor} {ack:?} {acked:?}"));
+            let receipt = rng.random_bool(0.6).then(|| self.token(topic, Request::Ack { cursor, ack: acked }));
+            let now = self.now();
+            let mut out = Effects::new();
+            self.managed_ledger(topic).ack(now, id, &ack, receipt, &mut out);
+            self.perform(topic, out)?;
+        }
+        Ok(())
+    }
+
+    fn create_cursor(&mut self, topic: u32, rng: &mut SmallRng) -> Result<(), Failed> {
+        let cursor = format!("c{}", rng.random_range(0..CURSORS));
+        let taken = self.open.iter().any(|((of, _), request)| *of == topic && request.is_about(&cursor));
+        if taken || self.topics[&topic].cursor_named(&cursor).is_some() {
+            return Ok(());
+        }
+        let managed_ledger = &self.topics[&topic];
+        let (initial, start) = match rng.random_bool(0.6) {
+            true => (InitialPosition::Earliest, managed_ledger.start()),
+            false => (InitialPosition::Latest, managed_ledger.last_confirmed()),
+        };
+        let end = managed_ledger.last_confirmed();
+        self.promise(topic).creating_cursor(&cursor, start);
+        self.tell(|| format!("topic {topic}: create {cursor} {initial:?} behind {start}"));
+        let new = NewCursor {
+            name: cursor.clone(),
+            initial,
+            durable: true,
+            properties: Vec::new(),
+            cursor_properties: Vec::new(),
+        };
+        let token = self.token(topic, Request::CreateCursor { cursor, initial, end });
+        let now = self.now();
+        let mut out = Effects::new();
+        self.managed_ledger(topic).create_cursor(now, new, token, &mut out);
+        self.perform(topic, out)
+    }
+
+    fn delete_cursor(&mut self, topic: u32, rng: &mut SmallRng) -> Result<(), Failed> {
+        let Some((id, cursor)) = self.some_cursor(topic, rng) else { return Ok(()) };
+        self.promise(topic).deleting_cursor(&cursor);
+        self.tell(|| format!("topic {topic}: delete {cursor}"));
+        let token = self.token(topic, Request::DeleteCursor { cursor });
+        let mut out = Effects::new();
+        self.managed_ledger(topic).delete_cursor(id, token, &mut out);
+        self.perform(topic, out)
+    }
+
+    fn seek(&mut self, topic: u32, rng: &mut SmallRng) -> Result<(), Failed> {
+        let Some((id, cursor)) = self.some_cursor(topic, rng) else { return Ok(()) };
+        let start = self.topics[&topic].start();
+        let positions: Vec<Position> = self.promise(topic).present().map(|(position, _)| position).collect();
+        let kept: Vec<Position> = positions.into_iter().filter(|position| *position > start).collect();
+        let Some(to) = kept.get(rng.random_range(0..8)).copied() else { return Ok(()) };
+        // Receipts on their way would be about what is taken back.
+        let is_of_cursor = |(of, _): &(u32, u64), request: &Request| *of == topic && request.is_about(&cursor);
+        self.turn_until(rng, |node| !node.open.iter().any(|(key, request)| is_of_cursor(key, request)))?;
+        self.tell(|| format!("topic {topic}: seek {cursor} to {to}"));
+        self.next_token += 1;
+        let token = self.next_token;
+        let now = self.now();
+        let mut out = Effects::new();
+        self.managed_ledger(topic).reset_cursor(now, id, to, Some(token), &mut out);
+        // Further on, if that ledger is being trimmed.
+        let reached = self.managed_ledger(topic).mark_delete(id).unwrap_or(to);
+        let Some(to_token) = self.promise(topic).last_token_at(reached.max(to)) else { return Ok(()) };
+        self.promise(topic).seeking(&cursor, to_token);
+        self.open.insert((topic, token), Request::Seek { cursor, to: to_token });
+        self.perform(topic, out)?;
+        self.turn_until(rng, |node| !node.open.contains_key(&(topic, token)))?;
+        self.count("seek");
+        Ok(())
+    }
+
+    fn close(&mut self, topic: u32, rng: &mut SmallRng) -> Result<(), Failed> {
+        let token = self.token(topic, Request::Close);
+        let now = self.now();
+        let mut out = Effects::new();
+        self.managed_ledger(topic).close(now, token, &mut out);
+        self.perform(topic, out)?;
+        self.turn_until(rng, |node| !node.open.contains_key(&(topic, token)))?;
+        self.topics.remove(&topic);
+        self.count("closed");
+        Ok(())
+    }
+
+    fn delete(&mut self, topic: u32, rng: &mut SmallRng) -> Result<(), Failed> {
+        self.close(topic, rng)?;
+        self.tell(|| format!("topic {topic}: delete"));
+        self.promise(topic).deleting();
+        let deleted = self.machine.run(ManagedLedger::delete(&self.machine.context, &name(topic)))?;
+        match deleted {
+            Ok(()) => self.promise(topic).deleted(),
+            Err(error) => {
+                self.excuse(|| format!("topic {topic} cannot be deleted: {error:?}"))?;
+                return Err(Failed::Stopped);
+            }
+        }
+        self.count("topic deleted");
+        self.open(topic, true)?;
+        self.check(topic, rng)
+    }
+
+    /// Lets one of the things that can go on go on.
+    fn turn(&mut self, rng: &mut SmallRng) -> Result<(), Failed> {
+        let choices = self.tasks.len() + 2;
+        let choice = rng.random_range(0..choices);
+        if choice < self.tasks.len() {
+            if let Some((topic, result)) = self.tasks.poll(choice)
+                && let Some(managed_ledger) = self.topics.get_mut(&topic)
+            {
+                let mut out = Effects::new();
+                let now = Now { unix_ms: self.promises.clock_ms, monotonic_ms: self.promises.clock_ms };
+                managed_ledger.on_event(now, Event::Finished(result), &mut out);
+                self.perform(topic, out)?;
+            }
+        } else if choice == self.tasks.len() {
+            self.machine.bookie.commit();
+        } else {
+            let mut of_topics = BTreeMap::<u32, Vec<_>>::new();
+            for done in self.machine.arrivals.take() {
+                of_topics.entry(done.owner as u32).or_default().push(done);
+            }
+            for (topic, done) in of_topics {
+                let now = self.now();
+                let mut out = Effects::new();
+                if let Some(managed_ledger) = self.topics.get_mut(&topic) {
+                    managed_ledger.appended(now, done, &mut out);
+                }
+                self.perform(topic, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.tasks.is_empty() && self.machine.arrivals.is_empty() && !self.machine.bookie.has_waiting()
+    }
+
+    fn turn_until(&mut self, rng: &mut SmallRng, mut done: impl FnMut(&Self) -> bool) -> Result<(), Failed> {
+        for _ in 0..PATIENCE {
+            if done(self) {
+                return Ok(());
+            }
+            self.turn(rng)?;
+            self.alive()?;
+            if self.is_idle() && !done(self) {
+                // Only the clock can help.
+                self.promises.clock_ms += 1000;
+                for topic in self.topics.keys().copied().collect::<Vec<_>>() {
+                    let now = self.now();
+                    let mut out = Effects::new();
+                    self.managed_ledger(topic).tick(now, &mut out);
+                    self.perform(topic, out)?;
+                }
+            }
+        }
+        self.excuse(|| format!("an answer never comes; open: {:?}", self.open))?;
+        Err(Failed::Stopped)
+    }
+
+    /// Everything that was asked is answered on a healthy disk.
+    fn settle(&mut self, rng: &mut SmallRng) -> Result<(), Failed> {
+        self.turn_until(rng, |node| node.open.is_empty() && node.is_idle())?;
+        self.count("settled");
+        let stats: Vec<usize> = self.topics.values().map(|topic| topic.stats().pending_adds).collect();
+        if stats.iter().any(|&adds| adds > 0) {
+            self.excuse(|| format!("adds are never answered: {stats:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// Performs the effects in their order.
+    fn perform(&mut self, topic: u32, effects: Effects) -> Result<(), Failed> {
+        for effect in effects {
+            self.tell(|| match &effect {
+                Effect::Append(op) => format!("topic {topic}: append {}:{}", op.ledger, op.entry),
+                other => format!("topic {topic}: {other:?}"),
+            });
+            match effect {
+                Effect::Append(op) => {
+                    self.machine.context.ledgers.bookie(0).add(op, &self.machine.sink);
+                }
+                Effect::Run(task) => {
+                    let context = self.machine.context.clone();
+                    self.tasks.spawn(async move { (topic, task.run(&context).await) });
+                }
+                Effect::Added { token, position, index } => {
+                    self.promise(topic).added(token, position, index)?;
+                    self.count("added");
+                    let last = self.last_ledger.insert(topic, position);
+                    if last.is_some_and(|last| last.ledger != position.ledger) {
+                        self.count("rolled over");
+                    }
+                }
+                Effect::AddFailed { error: AddError::OutcomeUnknown(_), .. } => self.count("add unknown"),
+                Effect::AddFailed { token, error } => {
+                    self.promise(topic).refused(token)?;
+                    self.excuse(|| format!("add {token} failed: {error}"))?;
+                }
+                Effect::EntriesRead { reader, from, result } => match result {
+                    Err(_) if from < self.managed_ledger(topic).start() => {
+                        self.read.insert(reader, Vec::new());
+                    }
+                    Ok(entries) => {
+                        self.read.insert(reader, entries.iter().map(seen).collect());
+                    }
+                    Err(error) => {
+                        self.excuse(|| format!("topic {topic} cannot be read: {error:?}"))?;
+                        return Err(Failed::Stopped);
+                    }
+                },
+                Effect::AckDone { token, result: Ok(()) }
+                | Effect::CursorDeleted { token, result: Ok(()) }
+                | Effect::Closed { token, result: Ok(()) } => self.answered(topic, token),
+                Effect::CursorCreated { token, result: Ok(id) } => {
+                    let Some(Request::CreateCursor { cursor, initial, end }) = self.open.remove(&(topic, token)) else {
+                        return Err(Broken("a cursor is created that nobody asked for".to_owned()).into());
+                    };
+                    let start = self.managed_ledger(topic).mark_delete(id).unwrap_or(Position::LATEST);
+                    if initial == InitialPosition::Earliest && start.entry.0 >= 0 && start != end {
+                        return Err(
+                            Broken(format!("cursor `{cursor}` starts at {start} instead of the first entry")).into()
+                        );
+                    }
+                    self.promise(topic).created_cursor(&cursor, start);
+                    self.count("cursor created");
+                }
+                Effect::AckDone { token, result: Err(error) }
+                | Effect::CursorDeleted { token, result: Err(error) }
+                | Effect::CursorCreated { token, result: Err(error) } => {
+                    let request = self.open.remove(&(topic, token));
+                    // Deleting a cursor takes its receipts along.
+                    let expected = matches!(request, Some(Request::Ack { .. } | Request::Seek { .. }));
+                    if !expected {
+                        self.excuse(|| format!("{request:?} failed: {error:?}"))?;
+                    }
+                }
+                Effect::Closed { token, result: Err(error) } => {
+                    self.open.remove(&(topic, token));
+                    self.excuse(|| format!("topic {topic} cannot be closed: {error}"))?;
+                }
+                Effect::Fenced { reason } => {
+                    self.excuse(|| format!("topic {topic} is fenced by nobody: {reason}"))?;
+                }
+                Effect::NewEntries | Effect::WritesInterrupted { .. } | Effect::WritesResumed => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, topic: u32, token: u64) {
+        match self.open.remove(&(topic, token)) {
+            Some(Request::Ack { cursor, ack }) => {
+                self.promise(topic).acked(&cursor, &ack);
+                self.count("acked");
+            }
+            Some(Request::Seek { cursor, to }) => self.promise(topic).sought(&cursor, to),
+            Some(Request::DeleteCursor { cursor }) => {
+                self.promise(topic).deleted_cursor(&cursor);
+                self.count("cursor deleted");
+            }
+            Some(Request::CreateCursor { .. } | Request::Close) | None => {}
+        }
+    }
+}
+
+impl Request {
+    fn is_about(&self, name: &str) -> bool {
+        match self {
+            Request::Ack { cursor, .. }
+            | Request::Seek { cursor, .. }
+            | Request::CreateCursor { cursor, .. }
+            | Request::DeleteCursor { cursor } => cursor == name,
+            Request::Close => false,
+        }
+    }
+}
+
+fn seen(entry: &managed_ledger::Entry) -> Seen {
+    Seen {
+        position: entry.position,
+        payload: entry.payload(),
+        index: entry.broker_metadata().and_then(|metadata| metadata.index),
+    }
+}
+
+fn has_suffix(path: &std::path::Path, suffix: &str) -> bool {
+    path.extension().is_some_and(|extension| extension == suffix)
+}
+
+fn name(topic: u32) -> String {
+    format!("public/default/persistent/t{topic}")
+}
