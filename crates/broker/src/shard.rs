@@ -1,5 +1,8 @@
 //! A shard: one thread that owns topics. It drains its mailbox, feeds the topics, performs their effects in the order given,
 //! and hands each connection at the end of the turn what the turn had for it.
+//!
+//! Absent on purpose, so far: eviction. A topic that nobody uses stays open until its bundle is lost or the broker stops; it
+//! may be closed like by `Command::Unload` at any time it has no producers and consumers.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -11,15 +11,32 @@ use super::dispatch::{Content, count_unacked};
 use super::{Topic, Turn, answer, is_reserved, shown};
 use crate::door::{
     Ack, AckId, AckRequest, BrokerError, BrokerErrorKind, ConsumerHandle, ConsumerSnapshot, InitialPosition,
-    LastMessageId, NewConsumer, Outgoing, Position, Redeliver, SeekTo, SubscriptionType,
+    LastMessageId, NewConsumer, NewProducer, Outgoing, Position, ProducerCreated, ProducerHandle, Redeliver, SeekTo,
+    SubscriptionType,
 };
-use crate::mailbox::{ConsumerCommand, Reply};
+use crate::mailbox::{ConsumerCommand, Reply, TopicRequest};
 use crate::subscription::{Consumer, DispatchLimits, Subscription};
 
-/// Somebody who joins a subscription as soon as there is one.
-pub(super) struct Joining {
-    request: Box<NewConsumer>,
-    reply: Reply<ConsumerHandle>,
+/// A request that goes on as soon as its subscription is there.
+pub(super) enum Joining {
+    Consumer {
+        request: Box<NewConsumer>,
+        reply: Reply<ConsumerHandle>,
+    },
+    /// A producer that wants the subscription to hold what it will send.
+    Producer {
+        request: Box<NewProducer>,
+        reply: Reply<(ProducerHandle, ProducerCreated)>,
+    },
+}
+
+impl Joining {
+    fn resume(self) -> TopicRequest {
+        match self {
+            Joining::Consumer { request, reply } => TopicRequest::Subscribe { request, reply },
+            Joining::Producer { request, reply } => TopicRequest::CreateProducer { request, reply },
+        }
+    }
 }
 
 /// What happens when the managed ledger has done something to a cursor.
@@ -103,21 +120,51 @@ impl Topic {
         if self.subscriptions.contains_key(&name) {
             return drop(reply.send(self.join(&name, *request, turn)));
         }
-        let joining = Joining { request, reply };
+        let new = NewCursor {
+            name: name.to_string(),
+            initial: start_of(&request),
+            durable: request.durable,
+            properties: Vec::new(),
+            cursor_properties: request.subscription_properties.clone().into_iter().collect(),
+        };
+        self.create_for(new, Joining::Consumer { request, reply }, turn);
+    }
+
+    /// Creates a subscription for somebody, unless it is being created already.
+    fn create_for(&mut self, new: NewCursor, joining: Joining, turn: &mut Turn<'_>) {
+        let name: Arc<str> = new.name.as_str().into();
         if let Some(others) = self.creating.get_mut(&name) {
             return others.push(joining);
         }
-        let new = NewCursor {
-            name: name.to_string(),
-            initial: start_of(&joining.request),
-            durable: joining.request.durable,
-            properties: Vec::new(),
-            cursor_properties: joining.request.subscription_properties.clone().into_iter().collect(),
-        };
-        let durable = new.durable;
         self.creating.insert(name.clone(), vec![joining]);
-        let token = self.token(Waiting::Create { name, durable, reply: None });
+        let token = self.token(Waiting::Create { name, durable: new.durable, reply: None });
         self.ledger.create_cursor(turn.now, new, token, turn.effects);
+    }
+
+    /// Creates a producer, and before that the subscription it asks for (so that nothing it sends is trimmed unread).
+    pub(super) fn create_producer_with_subscription(
+        &mut self,
+        request: Box<NewProducer>,
+        reply: Reply<(ProducerHandle, ProducerCreated)>,
+        turn: &mut Turn<'_>,
+    ) {
+        let wanted = request.initial_subscription.as_deref().filter(|name| !self.subscriptions.contains_key(*name));
+        let Some(name) = wanted else { return drop(reply.send(self.create_producer(*request, turn))) };
+        if name.trim().is_empty() || is_reserved(name) {
+            let message = format!("initial subscription name `{name}` is not allowed");
+            return drop(reply.send(refused(BrokerErrorKind::NotAllowed, message)));
+        }
+        if let Err(error) = self.check_open() {
+            return drop(reply.send(Err(error)));
+        }
+        let new = NewCursor {
+            name: name.to_owned(),
+            initial: CursorStart::Earliest,
+            durable: true,
+            properties: Vec::new(),
+            cursor_properties: Vec::new(),
+        };
+        self.create_for(new, Joining::Producer { request, reply }, turn);
     }
 
     fn check_subscribe(&self, request: &NewConsumer, turn: &Turn<'_>) -> Result<(), BrokerError> {
@@ -205,20 +252,22 @@ impl Topic {
         match result {
             Ok(cursor) => {
                 self.add_subscription(name.clone(), cursor, durable, turn);
-                if let (Some(first), Some(subscription)) = (waiting.first(), self.subscriptions.get_mut(&name)) {
-                    subscription.properties = first.request.subscription_properties.clone();
+                if let (Some(Joining::Consumer { request, .. }), Some(subscription)) =
+                    (waiting.first(), self.subscriptions.get_mut(&name))
+                {
+                    subscription.properties = request.subscription_properties.clone();
                 }
                 tracing::info!(topic = %self.name, subscription = %name, durable, "subscription created");
                 reply.into_iter().for_each(|reply| drop(reply.send(Ok(()))));
                 for joining in waiting {
-                    self.subscribe(joining.request, joining.reply, turn);
+                    self.request(joining.resume(), turn);
                 }
                 self.drop_unused(&name, turn);
             }
             Err(error) => {
                 let error = cursor_error(&error);
                 reply.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
-                waiting.into_iter().for_each(|joining| drop(joining.reply.send(Err(error.clone()))));
+                waiting.into_iter().for_each(|joining| joining.resume().refuse(error.clone()));
             }
         }
     }

@@ -179,7 +179,7 @@ impl Topic {
         }
         match request {
             TopicRequest::CreateProducer { request, reply } => {
-                drop(reply.send(self.create_producer(*request, turn)));
+                self.create_producer_with_subscription(request, reply, turn);
             }
             TopicRequest::Subscribe { request, reply } => self.subscribe(request, reply, turn),
             TopicRequest::Touch { reply } => drop(reply.send(Ok(()))),

@@ -317,6 +317,21 @@ async fn readers_and_seeks_begin_where_they_are_told() {
 }
 
 #[tokio::test]
+async fn a_producer_may_bring_a_subscription_that_keeps_what_it_sends() {
+    let world = World::new();
+    let broker = world.start().await;
+    let mut client = Client::new(&broker);
+    let mut request = client.producer(TOPIC, None);
+    request.initial_subscription = Some("dlq".to_owned());
+    let (producer, _) = broker.create_producer(request).await.unwrap();
+    send(&mut client, &producer, "a").await;
+    let consumer = client.subscribe(TOPIC, "dlq", SubscriptionType::Shared).await.unwrap();
+    consumer.flow(1);
+    assert_eq!(client.messages(1).await, "a");
+    broker.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_stopped_broker_refuses() {
     let world = World::new();
     let broker: Broker = world.start().await;

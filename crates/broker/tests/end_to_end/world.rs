@@ -90,8 +90,14 @@ impl Client {
         name: &str,
         producer: Option<&str>,
     ) -> Result<(ProducerHandle, String), BrokerError> {
+        let request = self.producer(name, producer);
+        let (handle, created) = self.broker.create_producer(request).await?;
+        Ok((handle, created.name))
+    }
+
+    pub(crate) fn producer(&mut self, name: &str, producer: Option<&str>) -> NewProducer {
         self.next_id += 1;
-        let request = NewProducer {
+        NewProducer {
             topic: topic(name),
             producer_id: self.next_id,
             name: producer.map(str::to_owned),
@@ -105,9 +111,7 @@ impl Client {
             supports_partial_producer: true,
             peer: Peer::default(),
             outbox: self.outbox.clone(),
-        };
-        let (handle, created) = self.broker.create_producer(request).await?;
-        Ok((handle, created.name))
+        }
     }
 
     pub(crate) async fn subscribe(
