@@ -22,7 +22,7 @@ def refused(*arguments):
 def test_it_says_where_it_listens_and_what_to_try(server):
     server.process.send_signal(signal.SIGTERM)
     out, _ = server.process.communicate(timeout=30)
-    for expected in (server.url, server.web, server.folder):
+    for expected in (f":{server.port}", f":{server.web_port}", server.folder):
         assert expected in out, out
 
 

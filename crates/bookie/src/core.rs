@@ -130,6 +130,9 @@ pub(crate) struct Writer {
     pub(crate) state_bytes: u64,
     /// Whether its blocks are allocated: then a full disk cannot stop it.
     pub(crate) is_written: bool,
+    /// Blocks from `end` up to here were written ahead, or need not be.
+    pub(crate) written_to: u64,
+    pub(crate) is_writing_ahead: bool,
     /// Bytes written since the free space was last looked at.
     pub(crate) unchecked_bytes: u64,
 }
@@ -162,7 +165,6 @@ pub struct BookieCore {
     pub(crate) previous: Option<SegmentId>,
     pub(crate) free: VecDeque<FreeFile>,
     pub(crate) may_collect: bool,
-    zeroing: Option<segments::Zeroing>,
     mode: Mode,
 }
 
@@ -198,7 +200,6 @@ impl BookieCore {
             previous: None,
             free: VecDeque::new(),
             may_collect: true,
-            zeroing: None,
             mode: Mode::Writable,
         }
     }
@@ -221,7 +222,7 @@ impl BookieCore {
         }
     }
 
-    /// Work that can wait: freeing segments, allocating one ahead, trying again after a full or failing disk. Blocks for about a millisecond,
+    /// Work that can wait: freeing segments, writing blocks ahead, trying again after a full or failing disk. Blocks for about a millisecond,
     /// or longer if the disk does.
     pub fn tick(&mut self) -> Chore {
         if self.mode != Mode::Writable {
@@ -233,15 +234,8 @@ impl BookieCore {
         if self.mode != Mode::Writable {
             return Chore::Later;
         }
-        match self.allocate_ahead() {
-            Ok(true) => Chore::Soon,
-            Ok(false) => Chore::None,
-            Err(error) => {
-                tracing::warn!(%error, "cannot allocate a segment ahead");
-                self.zeroing = None;
-                Chore::None
-            }
-        }
+        self.write_ahead();
+        if self.wants_write_ahead() { Chore::Soon } else { Chore::None }
     }
 
     /// Whether adds are refused at the moment.

@@ -237,6 +237,8 @@ fn load(core: &mut BookieCore, all: &[Found], at: usize, recovered: &mut Recover
                 entries,
                 state_bytes,
                 is_written: false,
+                written_to: end,
+                is_writing_ahead: true,
                 unchecked_bytes: u64::MAX / 2,
             });
         }

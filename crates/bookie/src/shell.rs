@@ -18,7 +18,7 @@ use crate::{BookieConfig, BookieCore, BookieReader, Chore, LastAddConfirmed, Ope
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Below this many bytes a second the log has time for work that can wait. Above it, zeros written ahead would double what the
 /// disk has to take, for a sync that is faster by a third.
-const QUIET_BYTES_PER_SECOND: u64 = 4 << 20;
+const QUIET_BYTES_PER_SECOND: u64 = 32 << 20;
 
 #[derive(Default)]
 struct Waiting {
@@ -302,7 +302,7 @@ fn run(mut core: BookieCore, queue: &Queue) {
             Turn::Commit(requests) => {
                 pace.bytes += requests.iter().map(|request| request.queue_bytes() as u64).sum::<u64>();
                 core.commit(requests);
-                chore = Chore::Later;
+                chore = if core.wants_write_ahead() { Chore::Soon } else { Chore::Later };
             }
             Turn::Tick => chore = core.tick(),
             Turn::Stop => break,

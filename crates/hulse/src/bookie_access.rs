@@ -14,11 +14,7 @@ pub(crate) struct InProcess(pub(crate) Arc<Bookie>);
 
 impl InProcess {
     /// Posts a request that is answered by a closure and waits without holding the thread.
-    async fn ask(
-        &self,
-        ledger: LedgerId,
-        request: impl FnOnce(bookie::Done) -> Request,
-    ) -> Result<(), BookieError> {
+    async fn ask(&self, ledger: LedgerId, request: impl FnOnce(bookie::Done) -> Request) -> Result<(), BookieError> {
         let (reply, answer) = oneshot::channel();
         self.0.post(request(Box::new(move |result| {
             // A caller that no longer listens is none.

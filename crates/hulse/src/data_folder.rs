@@ -56,9 +56,7 @@ fn check_format(root: &Path) -> Result<(), DataFolderError> {
         Ok(text) => {
             let version = text.strip_prefix(FORMAT_NAME).and_then(|rest| rest.trim().parse().ok());
             match version {
-                Some(found) if found > FORMAT_VERSION => {
-                    Err(DataFolderError::Newer { root: root.to_owned(), found })
-                }
+                Some(found) if found > FORMAT_VERSION => Err(DataFolderError::Newer { root: root.to_owned(), found }),
                 Some(_) => Ok(()),
                 None => Err(DataFolderError::Foreign { root: root.to_owned() }),
             }

@@ -52,12 +52,9 @@ mod tests {
     #[test]
     fn only_what_is_proved_dead_is_deleted() {
         let ids = |ids: &[i64]| ids.iter().copied().map(LedgerId).collect::<Vec<_>>();
-        for (stored, known, expected) in [
-            (&[1, 2, 3][..], &[1, 3][..], &[2][..]),
-            (&[1, 2], &[1, 2, 9], &[]),
-            (&[1, 2], &[], &[]),
-            (&[], &[1], &[]),
-        ] {
+        for (stored, known, expected) in
+            [(&[1, 2, 3][..], &[1, 3][..], &[2][..]), (&[1, 2], &[1, 2, 9], &[]), (&[1, 2], &[], &[]), (&[], &[1], &[])]
+        {
             assert_eq!(dead(&ids(stored), &ids(known)), ids(expected), "{stored:?} {known:?}");
         }
     }

@@ -71,9 +71,12 @@ mod tests {
 
     #[test]
     fn sizes_parse_and_print() {
-        for (text, bytes, printed) in
-            [("512MB", 512 << 20, "512MB"), ("1g", 1 << 30, "1GB"), ("65536", 65536, "65536B"), ("3 KiB", 3072, "3072B")]
-        {
+        for (text, bytes, printed) in [
+            ("512MB", 512 << 20, "512MB"),
+            ("1g", 1 << 30, "1GB"),
+            ("65536", 65536, "65536B"),
+            ("3 KiB", 3072, "3072B"),
+        ] {
             let size: ByteSize = text.parse().unwrap();
             assert_eq!((size.0, size.to_string().as_str()), (bytes, printed));
         }

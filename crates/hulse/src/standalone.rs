@@ -29,7 +29,9 @@ use crate::{data_folder, garbage, logging};
 const ORIGINAL_VERSION: &str = "4.0.1";
 
 #[derive(Debug, Parser)]
-#[command(after_help = "Try it:  pip install pulsar-client, then point the client at the URL that is printed on start.")]
+#[command(
+    after_help = "Try it:  pip install pulsar-client, then point the client at the URL that is printed on start."
+)]
 pub(crate) struct Args {
     /// Folder for everything durable; created if it is missing
     #[arg(long, value_name = "DIR", default_value = "data/standalone")]
@@ -109,9 +111,8 @@ async fn serve(args: &Args, keys: &Standalone) -> Result<(), AnyError> {
     let status_file = (!keys.status_file_path.is_empty()).then(|| PathBuf::from(&keys.status_file_path));
     let bookie = Arc::clone(&storage.bookie);
     let native_stats = door.stats_source();
-    let admin = Admin::new(broker.clone(), status_file, ORIGINAL_VERSION, move || {
-        samples(&bookie.stats(), &native_stats())
-    });
+    let admin =
+        Admin::new(broker.clone(), status_file, ORIGINAL_VERSION, move || samples(&bookie.stats(), &native_stats()));
     web_listener.set_nonblocking(true)?;
     let web_listener = tokio::net::TcpListener::from_std(web_listener)?;
     let (stop_web, web_stopped) = tokio::sync::oneshot::channel::<()>();
@@ -155,7 +156,8 @@ async fn serve(args: &Args, keys: &Standalone) -> Result<(), AnyError> {
 fn listen(address: IpAddr, port: u16, key: &'static str) -> Result<std::net::TcpListener, StartError> {
     let address = SocketAddr::new(address, port);
     let failed = |source| StartError::Listen { key, address, source };
-    let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None).map_err(failed)?;
+    let socket =
+        socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None).map_err(failed)?;
     // A restart must not wait for the last run's connections to leave TIME_WAIT.
     socket.set_reuse_address(true).map_err(failed)?;
     socket.set_nonblocking(true).map_err(failed)?;
@@ -246,7 +248,9 @@ impl Storage {
     /// Everything acknowledged is durable already; this stops the threads.
     fn close(self) {
         self.bookie.close();
-        self.metadata.close();
+        if let Err(error) = self.metadata.close() {
+            tracing::error!(%error, "the metadata store did not close cleanly; the next start checks it");
+        }
     }
 }
 

@@ -16,14 +16,10 @@ use crate::index::{self, index_bound, state_bound};
 use crate::state::{Index, LogState, Segment, file_name};
 use crate::stats::Counters;
 
-/// A file for the pool that is being written with zeros while there is nothing else to do.
-pub(super) struct Zeroing {
-    name: String,
-    file: Arc<dyn DiskFile>,
-    done_bytes: u64,
-}
-
-const ZEROING_STEP_BYTES: u64 = 256 << 10;
+/// How far ahead of the commits blocks are written with zeros, and in which steps: small ones, because a commit that arrives
+/// meanwhile waits.
+const WRITE_AHEAD_BYTES: u64 = 4 << 20;
+const WRITE_AHEAD_STEP_BYTES: u64 = 256 << 10;
 
 impl BookieCore {
     /// Whether a further request fits into the segment behind what is planned.
@@ -232,6 +228,8 @@ impl BookieCore {
             entries: 0,
             state_bytes: 0,
             is_written,
+            written_to: if is_written { segment_bytes } else { end },
+            is_writing_ahead: true,
             unchecked_bytes: u64::MAX / 2,
         });
         Ok(())
@@ -335,36 +333,41 @@ impl BookieCore {
         tracing::debug!(segment = %id, pooled = to_pool, "segment freed");
     }
 
-    /// Writes a part of a file for the pool with zeros, so that commits meet allocated blocks. Only once the segment in use is half full:
-    /// an idle bookie writes nothing. `true`: there is more to do.
-    pub(super) fn allocate_ahead(&mut self) -> io::Result<bool> {
-        let segment_bytes = self.shared.config.segment_bytes;
-        let Some(mut zeroing) = self.zeroing.take() else {
-            let is_half_full = self.writer.as_ref().is_some_and(|writer| writer.end > writer.file_bytes / 2);
-            let available = self.shared.disk.available_bytes()?;
-            if !is_half_full
-                || self.free.iter().any(|free| free.is_written)
-                || available < 2 * segment_bytes + self.shared.config.reserve_bytes
-            {
-                return Ok(false);
-            }
-            let name = format!("{}.free", self.next_id);
-            self.next_id += 1;
-            let file = self.shared.disk.create(&self.path(&name), OpenMode::Direct)?;
-            self.zeroing = Some(Zeroing { name, file, done_bytes: 0 });
-            return Ok(true);
-        };
-        let step = ZEROING_STEP_BYTES.min(segment_bytes - zeroing.done_bytes);
-        zeroing.file.write_all_at(&AlignedBuf::zeroed(step as usize), zeroing.done_bytes)?;
-        Counters::add(&self.shared.counters.written_bytes, step);
-        zeroing.done_bytes += step;
-        if zeroing.done_bytes < segment_bytes {
-            self.zeroing = Some(zeroing);
-            return Ok(true);
+    /// Writes some blocks behind the last commit with zeros, so that the commits to come meet written ones: syncing those costs half,
+    /// and does not wait for what other files have in the file system's journal.
+    pub(super) fn write_ahead(&mut self) {
+        if !self.wants_write_ahead() {
+            return;
         }
-        self.free.push_back(FreeFile { name: zeroing.name, is_written: true, was: None });
-        Counters::set(&self.shared.counters.free_segments, self.free.len() as u64);
-        Ok(false)
+        let needed = self.shared.config.reserve_bytes + WRITE_AHEAD_BYTES;
+        let has_space = self.shared.disk.available_bytes().is_ok_and(|available| available >= needed);
+        let Some(writer) = &mut self.writer else { return };
+        let from = writer.written_to.max(writer.end);
+        let step = WRITE_AHEAD_STEP_BYTES.min(writer.file_bytes - from);
+        let written = has_space.then(|| writer.file.write_all_at(&AlignedBuf::zeroed(step as usize), from));
+        match written {
+            Some(Ok(())) => {
+                writer.written_to = from + step;
+                writer.is_writing_ahead = writer.written_to - writer.end < WRITE_AHEAD_BYTES;
+                Counters::add(&self.shared.counters.written_bytes, step);
+            }
+            // It only serves speed, so this segment goes on without.
+            Some(Err(error)) => {
+                tracing::warn!(%error, "cannot write blocks ahead of the log");
+                writer.written_to = writer.file_bytes;
+            }
+            None => writer.written_to = writer.file_bytes,
+        }
+    }
+
+    /// Whether [`BookieCore::tick`] would write ahead: worth its writes only while the log has time.
+    pub fn wants_write_ahead(&self) -> bool {
+        let wanted = |writer: &Writer| {
+            let ahead = writer.written_to.saturating_sub(writer.end);
+            let left = writer.file_bytes - writer.written_to.max(writer.end);
+            left > 0 && ahead < if writer.is_writing_ahead { WRITE_AHEAD_BYTES } else { WRITE_AHEAD_BYTES / 2 }
+        };
+        !self.is_read_only() && self.writer.as_ref().is_some_and(wanted)
     }
 }
 

@@ -41,6 +41,9 @@ pub use crate::tenancy::{
 pub use managed_ledger::Position;
 pub use pulsar_proto::{NamespaceName, TopicName};
 
+/// The tenant of the namespaces named after brokers, which each broker uses to check itself.
+const HEARTBEAT_TENANT: &str = "pulsar";
+
 /// Who serves a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lookup {
@@ -333,6 +336,9 @@ impl Broker {
 
     pub(crate) async fn namespace_of(&self, topic: &TopicName) -> Result<Arc<Namespace>, BrokerError> {
         let name = topic.namespace();
+        if name.tenant() == HEARTBEAT_TENANT && name.local_name() == self.inner.config.broker_id {
+            return Ok(Arc::new(Namespace::heartbeat()));
+        }
         match self.inner.tenancy.namespace(&name).await? {
             Some(namespace) => Ok(namespace),
             None => {

@@ -16,6 +16,16 @@ pub(crate) struct Namespace {
     pub bundles: Bundles,
 }
 
+impl Namespace {
+    /// A broker's own namespace: it always exists, has no node in the metadata, and is one bundle.
+    pub(crate) fn heartbeat() -> Namespace {
+        let boundaries = ["0x00000000", "0xffffffff"].map(str::to_owned).to_vec();
+        let bundles =
+            Bundles::parse(&BundlesData { boundaries, num_bundles: 1 }).expect("the whole range is one bundle");
+        Namespace { policies: Policies::default(), bundles }
+    }
+}
+
 #[derive(serde::Serialize, serde::Deserialize, Default)]
 #[serde(default)]
 struct LocalPolicies {

@@ -150,7 +150,6 @@ keys! {
     "brokerMaxConnectionsPerIp" broker_max_connections_per_ip: u32 = "0", "connections", "limit for one address; 0: none";
     "maxPendingPublishRequestsPerConnection" max_pending_publish_requests: AtLeastOne = "1000", "publishes", "a connection with more in flight is not read until half are done";
     "maxConcurrentLookupRequest" max_concurrent_lookup_request: AtLeastOne = "50000", "requests", "more lookups at once are answered TooManyRequests";
-    "maxConsumerMetadataSize" max_consumer_metadata_size: u32 = "1024", "bytes", "keys and values of a consumer's properties";
     "allowAutoTopicCreation" allow_auto_topic_creation: bool = "true", "", "topics come into being on first use";
     "allowAutoTopicCreationType" allow_auto_topic_creation_type: TopicKind = "non-partitioned", "", "what such a topic becomes";
     "defaultNumPartitions" default_num_partitions: AtLeastOne = "1", "partitions", "of automatically created partitioned topics";

@@ -54,8 +54,8 @@ impl Values {
         if let Some(path) = file {
             let text = std::fs::read_to_string(path)
                 .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
-            let lines = properties::parse(&text)
-                .map_err(|line| ConfigError::BadLine { path: path.to_owned(), line })?;
+            let lines =
+                properties::parse(&text).map_err(|line| ConfigError::BadLine { path: path.to_owned(), line })?;
             for (key, value) in lines {
                 values.insert(key, value, path.display().to_string());
             }
@@ -112,7 +112,10 @@ mod tests {
     #[test]
     fn a_wrong_value_names_key_value_source_and_what_is_allowed() {
         for (set, message) in [
-            ("brokerServicePort=http", "brokerServicePort=http (--set) is not allowed: expected a port from 0 to 65535"),
+            (
+                "brokerServicePort=http",
+                "brokerServicePort=http (--set) is not allowed: expected a port from 0 to 65535",
+            ),
             ("allowAutoTopicCreation=yes", "allowAutoTopicCreation=yes (--set) is not allowed: expected true or false"),
             (
                 "allowAutoTopicCreationType=both",
@@ -123,9 +126,6 @@ mod tests {
             let values = collect(&[], &[set]).unwrap();
             assert_eq!(Standalone::parse(&values).unwrap_err().to_string(), message);
         }
-        assert_eq!(
-            collect(&[], &["x"]).unwrap_err().to_string(),
-            "cannot parse `--set x`: expected `KEY=VALUE`"
-        );
+        assert_eq!(collect(&[], &["x"]).unwrap_err().to_string(), "cannot parse `--set x`: expected `KEY=VALUE`");
     }
 }

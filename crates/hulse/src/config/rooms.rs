@@ -58,10 +58,7 @@ pub(crate) fn managed_ledger_config(keys: &Standalone) -> ManagedLedgerConfig {
         max_bytes_per_ledger: u64::from(keys.managed_ledger_max_size_per_ledger_mbytes.0) << 20,
         min_rollover_time: minutes(keys.managed_ledger_min_ledger_rollover_time_minutes),
         max_rollover_time: minutes(keys.managed_ledger_max_ledger_rollover_time_minutes.0),
-        retention: Retention::from_policy(
-            keys.default_retention_time_in_minutes,
-            keys.default_retention_size_in_mb,
-        ),
+        retention: Retention::from_policy(keys.default_retention_time_in_minutes, keys.default_retention_size_in_mb),
         lazy_cursor_interval,
         max_entries_per_cursor_ledger: u64::from(keys.managed_ledger_cursor_max_entries_per_ledger.0),
         cursor_rollover_time: Duration::from_secs(u64::from(keys.managed_ledger_cursor_rollover_time_in_seconds.0)),
