@@ -233,6 +233,12 @@ impl Cursor {
         }
     }
 
+    /// Whether a change of its node is on its way.
+    pub(crate) fn is_changing_its_node(&self) -> bool {
+        let next = self.store.as_ref().map(|store| &store.next);
+        matches!(next, Some(Next::Installing { retry_at: None, .. } | Next::Closing { retry_at: None, .. }))
+    }
+
     /// Whether an answer of a bookie for `ledger` belongs to this cursor.
     pub(crate) fn writes_to(&self, ledger: LedgerId) -> bool {
         let Some(store) = &self.store else { return false };

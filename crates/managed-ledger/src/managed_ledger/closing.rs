@@ -55,8 +55,9 @@ impl ManagedLedger {
 
     pub(super) fn drive_closing(&mut self, now: Now, out: &mut Effects) {
         let Some(Closing { token, end, step: Step::Draining }) = self.closing else { return };
-        // The next owner may create a cursor of the same name: a deletion that is still on its way would take that one along.
-        if self.cursors.values().any(|slot| slot.phase != cursors::Phase::Live) {
+        // Nothing that changes a node may be on its way when this is over: whoever deletes and creates the topic or a cursor anew
+        // gets the same versions again, and a late compare-and-set would take the new node for the old one.
+        if self.is_changing_nodes() {
             return;
         }
         if matches!(self.writing, Writing::Recovering { .. }) {
@@ -73,9 +74,6 @@ impl ManagedLedger {
             self.closing = None;
             self.drop_next_ledger(out);
             return self.put_terminated(now, token, out);
-        }
-        if self.cursors.values().any(|slot| slot.phase != cursors::Phase::Live) {
-            return;
         }
         let ids: Vec<CursorId> = self.cursors.keys().copied().collect();
         let mut stored = true;
@@ -101,6 +99,11 @@ impl ManagedLedger {
             }
             _ => self.finish_closing(Ok(()), out),
         }
+    }
+
+    fn is_changing_nodes(&self) -> bool {
+        let is_busy = |slot: &cursors::Slot| slot.phase != cursors::Phase::Live || slot.cursor.is_changing_its_node();
+        self.info_put.as_ref().is_some_and(InfoPut::is_running) || self.cursors.values().any(is_busy)
     }
 
     fn drop_next_ledger(&mut self, out: &mut Effects) {

@@ -24,6 +24,13 @@ pub(super) struct InfoPut {
     retry_at: Option<u64>,
 }
 
+impl InfoPut {
+    /// Whether an attempt is on its way.
+    pub(super) fn is_running(&self) -> bool {
+        self.retry_at.is_none()
+    }
+}
+
 /// What the written node means.
 #[expect(clippy::large_enum_variant, reason = "one at a time, and rarely")]
 enum Then {
