@@ -71,6 +71,23 @@ fn promises_are_kept_when_an_operation_fails() {
     assert!(failed > 0);
 }
 
+/// Each of them once lost something.
+#[test]
+fn promises_are_kept_in_histories_that_broke_them_before() {
+    let cut = |seed, steps, cut| Plan { seed, steps, cut: Some(cut), ..Plan::default() };
+    let plans = [
+        cut(5, 80, 84),
+        cut(0, 40, 270),
+        cut(2, 40, 181),
+        Plan { seed: 12, steps: 80, ..Plan::default() },
+        Plan { seed: 202, steps: 150, ..Plan::default() },
+        Plan { fault: Some((320, Fault::Io)), ..cut(103_280, 400, 1120) },
+    ];
+    for plan in plans {
+        kept(play::<NodeHistory>(plan));
+    }
+}
+
 #[test]
 fn promises_are_kept_when_the_disk_is_full() {
     for seed in 3000..3100 {
