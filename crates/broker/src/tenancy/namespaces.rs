@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use metadata::{Event, Expected, Watch};
 use pulsar_proto::NamespaceName;
 
-use super::{Bundles, BundlesData, ClusterData, Policies, Tenancy, TenantInfo, metadata_error};
+use super::{
+    AutoTopicCreationOverride, Bundles, BundlesData, ClusterData, Policies, Tenancy, TenantInfo, metadata_error,
+};
 use crate::door::{BrokerError, BrokerErrorKind};
 
 /// What is remembered of a namespace.
@@ -17,12 +19,14 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// A broker's own namespace: it always exists, has no node in the metadata, and is one bundle.
+    /// A broker's own namespace: it always exists, has no node in the metadata, is one bundle, and creates topics whatever
+    /// the broker's settings say.
     pub(crate) fn heartbeat() -> Namespace {
         let boundaries = ["0x00000000", "0xffffffff"].map(str::to_owned).to_vec();
         let bundles =
             Bundles::parse(&BundlesData { boundaries, num_bundles: 1 }).expect("the whole range is one bundle");
-        Namespace { policies: Policies::default(), bundles }
+        let allow = AutoTopicCreationOverride { allow_auto_topic_creation: true, ..Default::default() };
+        Namespace { policies: Policies { auto_topic_creation_override: Some(allow), ..Default::default() }, bundles }
     }
 }
 
