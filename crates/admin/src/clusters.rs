@@ -27,19 +27,13 @@ async fn read(State(admin): State<Admin>, Path(cluster): Path<String>) -> Answer
 }
 
 async fn create(State(admin): State<Admin>, Path(cluster): Path<String>, body: Bytes) -> Answer {
-    let data = match reply::body::<ClusterData>(&body) {
-        Ok(data) => data.unwrap_or_default(),
-        Err(refusal) => return Ok(refusal),
-    };
+    let data = reply::body::<ClusterData>(&body)?.unwrap_or_default();
     admin.broker.create_cluster(&cluster, data).await?;
     Ok(StatusCode::OK.into_response())
 }
 
 async fn update(State(admin): State<Admin>, Path(cluster): Path<String>, body: Bytes) -> Answer {
-    let data = match reply::body::<ClusterData>(&body) {
-        Ok(data) => data.unwrap_or_default(),
-        Err(refusal) => return Ok(refusal),
-    };
+    let data = reply::body::<ClusterData>(&body)?.unwrap_or_default();
     admin.broker.update_cluster(&cluster, data).await?;
     Ok(StatusCode::OK.into_response())
 }

@@ -36,10 +36,7 @@ async fn read(State(admin): State<Admin>, Path((tenant, namespace)): Path<(Strin
 }
 
 async fn create(State(admin): State<Admin>, Path((tenant, namespace)): Path<(String, String)>, body: Bytes) -> Answer {
-    let policies = match reply::body::<Policies>(&body) {
-        Ok(policies) => policies,
-        Err(refusal) => return Ok(refusal),
-    };
+    let policies = reply::body::<Policies>(&body)?;
     admin.broker.create_namespace(&path::namespace(&tenant, &namespace)?, policies).await?;
     reply::done()
 }
@@ -99,10 +96,7 @@ async fn set_retention(
     Path((tenant, namespace)): Path<(String, String)>,
     body: Bytes,
 ) -> Answer {
-    let retention = match reply::body::<RetentionPolicies>(&body) {
-        Ok(retention) => retention,
-        Err(refusal) => return Ok(refusal),
-    };
+    let retention = reply::body::<RetentionPolicies>(&body)?;
     change_retention(&admin, &tenant, &namespace, retention).await
 }
 

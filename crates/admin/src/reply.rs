@@ -11,13 +11,21 @@ use serde_json::json;
 pub(crate) struct Refusal {
     status: StatusCode,
     reason: String,
+    form: Form,
+}
+
+#[derive(Debug)]
+enum Form {
+    /// `{"reason":"…"}`
+    Json,
+    Text,
 }
 
 pub(crate) type Answer = Result<Response, Refusal>;
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, reason: impl Into<String>) -> Self {
-        Self { status, reason: reason.into() }
+        Self { status, reason: reason.into(), form: Form::Json }
     }
 
     /// The same refusal with another status, where an endpoint of the original has its own code for it.
@@ -54,13 +62,16 @@ impl From<BrokerError> for Refusal {
             | Kind::ConsumerAssign
             | Kind::ProducerFenced => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        Self { status, reason: error.message }
+        Self { status, reason: error.message, form: Form::Json }
     }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (self.status, Json(json!({ "reason": self.reason }))).into_response()
+        match self.form {
+            Form::Json => (self.status, Json(json!({ "reason": self.reason }))).into_response(),
+            Form::Text => (self.status, self.reason).into_response(),
+        }
     }
 }
 
@@ -88,11 +99,13 @@ pub(crate) async fn wrong_method() -> Response {
 }
 
 /// Reads a JSON body: `None` when it is empty, 400 with plain text when it is malformed.
-pub(crate) fn body<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<Option<T>, Response> {
+pub(crate) fn body<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<Option<T>, Refusal> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(None);
     }
-    serde_json::from_slice(bytes)
-        .map(Some)
-        .map_err(|error| (StatusCode::BAD_REQUEST, format!("cannot read the JSON body: {error}")).into_response())
+    serde_json::from_slice(bytes).map(Some).map_err(|error| Refusal {
+        status: StatusCode::BAD_REQUEST,
+        reason: format!("cannot read the JSON body: {error}"),
+        form: Form::Text,
+    })
 }

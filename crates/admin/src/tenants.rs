@@ -26,20 +26,13 @@ async fn read(State(admin): State<Admin>, Path(tenant): Path<String>) -> Answer 
 }
 
 async fn create(State(admin): State<Admin>, Path(tenant): Path<String>, body: Bytes) -> Answer {
-    let info = match reply::body::<TenantInfo>(&body) {
-        // Without a body there are no clusters, which the broker refuses with the original's code.
-        Ok(info) => info.unwrap_or_default(),
-        Err(refusal) => return Ok(refusal),
-    };
+    let info = reply::body::<TenantInfo>(&body)?.unwrap_or_default();
     admin.broker.create_tenant(&tenant, info).await?;
     reply::done()
 }
 
 async fn update(State(admin): State<Admin>, Path(tenant): Path<String>, body: Bytes) -> Answer {
-    let info = match reply::body::<TenantInfo>(&body) {
-        Ok(info) => info.unwrap_or_default(),
-        Err(refusal) => return Ok(refusal),
-    };
+    let info = reply::body::<TenantInfo>(&body)?.unwrap_or_default();
     admin.broker.update_tenant(&tenant, info).await?;
     reply::done()
 }

@@ -68,13 +68,12 @@ async fn list_partitioned(State(admin): State<Admin>, Path((tenant, namespace)):
 }
 
 async fn create(State(admin): State<Admin>, Path(parts): TopicPath, body: Bytes) -> Answer {
-    match reply::body::<BTreeMap<String, String>>(&body) {
-        Ok(None) => {}
-        Ok(Some(properties)) if properties.is_empty() => {}
-        Ok(Some(_)) => {
+    match reply::body::<BTreeMap<String, String>>(&body)? {
+        None => {}
+        Some(properties) if properties.is_empty() => {}
+        Some(_) => {
             return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "topic properties are not supported yet"));
         }
-        Err(refusal) => return Ok(refusal),
     }
     admin.broker.create_topic(&topic(&parts)?).await?;
     reply::done()
@@ -109,13 +108,12 @@ enum Partitions {
 }
 
 async fn create_partitions(State(admin): State<Admin>, Path(parts): TopicPath, body: Bytes) -> Answer {
-    let metadata = match reply::body::<Partitions>(&body) {
-        Ok(Some(Partitions::Count(count))) => {
+    let metadata = match reply::body::<Partitions>(&body)? {
+        Some(Partitions::Count(count)) => {
             PartitionedTopicMetadata { partitions: u32::try_from(count).unwrap_or(0), ..Default::default() }
         }
-        Ok(Some(Partitions::Metadata(metadata))) => metadata,
-        Ok(None) => PartitionedTopicMetadata::default(),
-        Err(refusal) => return Ok(refusal),
+        Some(Partitions::Metadata(metadata)) => metadata,
+        None => PartitionedTopicMetadata::default(),
     };
     if metadata.partitions == 0 {
         return Err(Refusal::new(StatusCode::NOT_ACCEPTABLE, "Number of partitions should be greater than 0"));
@@ -125,10 +123,7 @@ async fn create_partitions(State(admin): State<Admin>, Path(parts): TopicPath, b
 }
 
 async fn update_partitions(State(admin): State<Admin>, Path(parts): TopicPath, body: Bytes) -> Answer {
-    let count = match reply::body::<u32>(&body) {
-        Ok(count) => count.unwrap_or(0),
-        Err(refusal) => return Ok(refusal),
-    };
+    let count = reply::body::<u32>(&body)?.unwrap_or(0);
     admin.broker.update_partitions(&topic(&parts)?, count).await.map_err(|error| {
         let refusal = Refusal::from(error);
         // The original's code for fewer partitions than now.
@@ -186,10 +181,9 @@ async fn create_subscription(
     Path((tenant, namespace, local, subscription)): SubscriptionPath,
     body: Bytes,
 ) -> Answer {
-    let at = match reply::body::<MessageIdBody>(&body) {
-        Ok(Some(id)) => Position::new(id.ledger_id, id.entry_id),
-        Ok(None) => Position::LATEST,
-        Err(refusal) => return Ok(refusal),
+    let at = match reply::body::<MessageIdBody>(&body)? {
+        Some(id) => Position::new(id.ledger_id, id.entry_id),
+        None => Position::LATEST,
     };
     let topic = path::persistent(&tenant, &namespace, &local)?;
     admin.broker.create_subscription(&topic, &subscription, at).await?;
