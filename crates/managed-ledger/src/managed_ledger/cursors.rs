@@ -128,8 +128,14 @@ impl ManagedLedger {
             return out.push(Effect::CursorDeleted { token, result: Ok(()) });
         }
         slot.phase = Phase::Deleting { token };
-        let name = slot.cursor.name.clone();
-        let path = self.cursor_path(&name);
+        self.delete_cursor_node(id, out);
+    }
+
+    /// Not while a change of the node is on its way: a cursor of the same name, created after the deletion, starts at the same
+    /// version, and the late change would take its node for the old one.
+    fn delete_cursor_node(&self, id: CursorId, out: &mut Effects) {
+        let Some(slot) = self.cursors.get(&id).filter(|slot| !slot.cursor.is_changing_its_node()) else { return };
+        let path = self.cursor_path(&slot.cursor.name);
         run(out, Purpose::DeleteCursor(id), Work::DeleteNode { path });
     }
 
@@ -323,7 +329,8 @@ impl ManagedLedger {
         result: Result<Stat, PutError>,
         out: &mut Effects,
     ) {
-        let Some(slot) = self.cursors.get_mut(&id).filter(|slot| slot.phase == Phase::Live) else { return };
+        let Some(slot) = self.cursors.get_mut(&id) else { return };
+        let is_deleting = matches!(slot.phase, Phase::Deleting { .. });
         let version = match result {
             Ok(stat) => Some(stat.version),
             Err(PutError::Put(error)) if error.is_bad_version() || error.is_not_found() => {
@@ -336,6 +343,9 @@ impl ManagedLedger {
             }
         };
         self.with_cursor(id, out, |cursor, _, out, work| cursor.info_put(now, version, out, work));
+        if is_deleting {
+            self.delete_cursor_node(id, out);
+        }
     }
 
     /// Lets a cursor's core decide, and runs what it asks for.
