@@ -21,7 +21,7 @@ pub trait Subject {
     type Promises: Default;
 
     /// One life on a disk, from opening (or recovery) through a check of all promises and `steps` steps of work to its end. Returns
-    /// early when the disk has crashed. Any failure that comes neither from the crash nor from [`Record::is_troubled`] is a broken promise.
+    /// early when the disk has crashed. Any failure that comes neither from the crash nor from [`Record::trouble`] is a broken promise.
     fn live(
         disk: &SimDisk,
         promises: &mut Self::Promises,
@@ -38,16 +38,31 @@ pub type Counts = BTreeMap<&'static str, u64>;
 #[derive(Debug, Default)]
 pub struct Record {
     counts: Counts,
-    /// Whether the disk fails, or is full, in this life: then work may fail, too.
-    troubled: bool,
+    trouble: Trouble,
     /// Told only when a history that broke a promise is played again.
     story: Option<Vec<String>>,
 }
 
+/// What may keep a life from going on although its disk does not crash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trouble {
+    #[default]
+    None,
+    /// An operation fails.
+    Failing,
+    /// There is little room.
+    Full,
+}
+
 impl Record {
-    /// Whether work may fail in this life although the disk does not crash.
-    pub fn is_troubled(&self) -> bool {
-        self.troubled
+    /// What may make work fail in this life.
+    pub fn trouble(&self) -> Trouble {
+        self.trouble
+    }
+
+    /// There is room again: from now on, all work must succeed.
+    pub fn space_is_back(&mut self) {
+        self.trouble = Trouble::None;
     }
 
     /// Something interesting happened.
@@ -160,7 +175,11 @@ fn play_recorded<S: Subject>(plan: Plan, record: &mut Record) -> Result<Played, 
         disk.fail_op(op, fault);
     }
     disk.set_capacity_bytes(plan.capacity);
-    record.troubled = plan.fault.is_some() || plan.capacity.is_some();
+    record.trouble = match (plan.fault, plan.capacity) {
+        (Some(_), _) => Trouble::Failing,
+        (None, Some(_)) => Trouble::Full,
+        (None, None) => Trouble::None,
+    };
     for (life, steps) in [plan.steps].into_iter().chain(LATER_LIVES).enumerate() {
         if life == 1 && fates.random_bool(0.5) {
             disk.crash_at(fates.random_range(0..40));
@@ -183,9 +202,9 @@ fn play_recorded<S: Subject>(plan: Plan, record: &mut Record) -> Result<Played, 
         }
         // What a failed sync dropped is still in the page cache, where the next process would take it for durable: after an I/O
         // error only a reboot shows what is there.
-        let troubled = std::mem::take(&mut record.troubled);
+        record.trouble = Trouble::None;
         let fate = fates.random();
-        disk = if fates.random_bool(0.35) && !troubled {
+        disk = if fates.random_bool(0.35) && plan.fault.is_none() {
             record.tell(|| "the process was killed".to_owned());
             disk.after_kill(fate)
         } else {

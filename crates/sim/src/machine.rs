@@ -103,6 +103,9 @@ impl Machine {
     }
 }
 
+/// The bookie leaves more room than the metadata store asks for, as in production: a full disk must not stop both.
+pub(crate) const RESERVE_BYTES: u64 = 9 << 20;
+
 /// Numbers so small that segments are sealed, freed and reused within a few dozen adds.
 fn bookie_config() -> BookieConfig {
     BookieConfig {
@@ -111,7 +114,7 @@ fn bookie_config() -> BookieConfig {
         commit_bytes: 16 << 10,
         recent_bytes: 16 << 10,
         index_cache_bytes: 4 << 10,
-        reserve_bytes: 0,
+        reserve_bytes: RESERVE_BYTES,
         pool_segments: 2,
         log_number: Some(7),
         ..BookieConfig::default()

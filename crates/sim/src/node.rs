@@ -14,7 +14,7 @@ use rand::rngs::SmallRng;
 
 use crate::broken::Broken;
 use crate::executor::Executor;
-use crate::harness::{Record, Subject};
+use crate::harness::{Record, Subject, Trouble};
 use crate::machine::{Machine, PATIENCE};
 use crate::promises::{AckedBits, Promises, Seen, SeenCursor};
 
@@ -68,7 +68,7 @@ impl Subject for NodeHistory {
     ) -> Result<(), Broken> {
         let machine = match Machine::start(disk, &Arc::new(config()), rng) {
             Ok(Some(machine)) => machine,
-            Err(broken) if !record.is_troubled() => return Err(broken),
+            Err(broken) if record.trouble() == Trouble::None => return Err(broken),
             _ => return Ok(()),
         };
         let mut node = Node {
@@ -151,6 +151,9 @@ impl Node<'_> {
             self.step(rng)?;
             self.alive()?;
         }
+        if self.record.trouble() == Trouble::Full {
+            self.space_comes_back(rng)?;
+        }
         if rng.random_bool(0.5) {
             self.settle(rng)?;
         }
@@ -162,6 +165,35 @@ impl Node<'_> {
         Ok(())
     }
 
+    /// After the disk was full: everybody works again, without a restart.
+    fn space_comes_back(&mut self, rng: &mut SmallRng) -> Result<(), Failed> {
+        self.machine.disk.set_capacity_bytes(None);
+        for _ in 0..5 {
+            self.tick_all(2000)?;
+            self.turn_until(rng, Node::is_idle)?;
+        }
+        self.record.space_is_back();
+        for topic in 0..TOPICS {
+            self.add(topic, rng)?;
+        }
+        self.settle(rng)?;
+        self.count("space came back");
+        Ok(())
+    }
+
+    /// Time passes for everybody.
+    fn tick_all(&mut self, ms: u64) -> Result<(), Failed> {
+        self.promises.clock_ms += ms;
+        for topic in self.topics.keys().copied().collect::<Vec<_>>() {
+            let now = self.now();
+            let mut out = Effects::new();
+            self.managed_ledger(topic).tick(now, &mut out);
+            self.perform(topic, out)?;
+        }
+        self.machine.bookie.tick();
+        Ok(())
+    }
+
     fn alive(&self) -> Result<(), Failed> {
         if self.machine.disk.has_crashed() { Err(Failed::Stopped) } else { Ok(()) }
     }
@@ -169,7 +201,7 @@ impl Node<'_> {
     /// A failure that needs an excuse: the disk crashed, and nothing can go on, or it fails, and other things may.
     fn excuse(&self, what: impl FnOnce() -> String) -> Result<(), Failed> {
         self.alive()?;
-        if self.record.is_troubled() { Ok(()) } else { Err(Broken(what()).into()) }
+        if self.record.trouble() == Trouble::None { Err(Broken(what()).into()) } else { Ok(()) }
     }
 
     fn promise(&mut self, topic: u32) -> &mut Promises {
@@ -306,14 +338,8 @@ impl Node<'_> {
             68..70 => self.seek(topic, rng)?,
             70..80 => {
                 // Mostly a moment, sometimes past the rollover time.
-                self.promises.clock_ms += if rng.random_bool(0.1) { 70_000 } else { rng.random_range(1..300) };
-                for topic in 0..TOPICS {
-                    let now = self.now();
-                    let mut out = Effects::new();
-                    self.managed_ledger(topic).tick(now, &mut out);
-                    self.perform(topic, out)?;
-                }
-                self.machine.bookie.tick();
+                let ms = if rng.random_bool(0.1) { 70_000 } else { rng.random_range(1..300) };
+                self.tick_all(ms)?;
             }
             80..84 => {
                 let positions: Vec<Position> = self.promise(topic).present().map(|(position, _)| position).collect();
@@ -533,13 +559,7 @@ impl Node<'_> {
             self.alive()?;
             if self.is_idle() && !done(self) {
                 // Only the clock can help.
-                self.promises.clock_ms += 1000;
-                for topic in self.topics.keys().copied().collect::<Vec<_>>() {
-                    let now = self.now();
-                    let mut out = Effects::new();
-                    self.managed_ledger(topic).tick(now, &mut out);
-                    self.perform(topic, out)?;
-                }
+                self.tick_all(1000)?;
             }
         }
         self.excuse(|| format!("an answer never comes; open: {:?}", self.open))?;
@@ -582,6 +602,7 @@ impl Node<'_> {
                 }
                 Effect::AddFailed { error: AddError::OutcomeUnknown(_), .. } => self.count("add unknown"),
                 Effect::AddFailed { token, error } => {
+                    self.count("add refused");
                     self.promise(topic).refused(token)?;
                     self.excuse(|| format!("add {token} failed: {error}"))?;
                 }

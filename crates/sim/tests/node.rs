@@ -81,6 +81,7 @@ fn promises_are_kept_in_histories_that_broke_them_before() {
         cut(2, 40, 181),
         Plan { seed: 12, steps: 80, ..Plan::default() },
         Plan { seed: 202, steps: 150, ..Plan::default() },
+        cut(202_090, 150, 3610),
         Plan { fault: Some((320, Fault::Io)), ..cut(103_280, 400, 1120) },
     ];
     for plan in plans {
@@ -90,10 +91,14 @@ fn promises_are_kept_in_histories_that_broke_them_before() {
 
 #[test]
 fn promises_are_kept_when_the_disk_is_full() {
-    for seed in 3000..3100 {
-        let capacity = Some((seed % 20 + 1) * 100_000);
-        kept(play::<NodeHistory>(Plan { seed, steps: 80, capacity, ..Plan::default() }));
+    let mut tally = Tally::default();
+    for seed in 3000..3120 {
+        // What bookie and metadata store keep free, an empty metadata store, and little more.
+        let capacity = Some(9_800_000 + (seed % 20) * 60_000);
+        tally.add(&kept(play::<NodeHistory>(Plan { seed, steps: 120, capacity, ..Plan::default() })));
     }
+    println!("full disks: {:?}", tally.counts);
+    assert!(tally.counts["add refused"] > 0 && tally.counts["space came back"] > 0);
 }
 
 #[test]
