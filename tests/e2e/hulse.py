@@ -73,6 +73,13 @@ class Server:
             body = answer.read().decode()
             return body if raw else json.loads(body)
 
+    def metric(self, name):
+        """The value of a series without further labels."""
+        for line in self.get("/metrics/", raw=True).splitlines():
+            if line.startswith(name + "{"):
+                return float(line.rsplit(" ", 1)[1])
+        raise AssertionError(f"no series {name}")
+
     def call(self, method, path, body=None):
         """Status code and body text of any request."""
         data = None if body is None else json.dumps(body).encode()

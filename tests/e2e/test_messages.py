@@ -186,3 +186,24 @@ def test_compressed_payloads_pass_through(server, codec):
     message = consumer.receive(10_000)
     assert (message.data(), message.properties(), message.partition_key()) == (b"abc" * 10_000, {"k": "v"}, "key")
     client.close()
+
+
+def test_a_commit_before_each_receipt_and_few_under_load(server):
+    """Syncs are counted: one at a time costs one each, a flood shares them."""
+    client = pulsar.Client(server.url)
+    producer = client.create_producer("synced", block_if_queue_full=True, max_pending_messages=2000)
+    producer.send(b"first")
+    before = server.metric("hulse_log_commits_total")
+    for _ in range(50):
+        producer.send(b"x")
+    alone = server.metric("hulse_log_commits_total") - before
+    assert alone >= 50
+    before = server.metric("hulse_log_commits_total")
+    for _ in range(20_000):
+        producer.send_async(b"x" * 1024, lambda *_: None)
+    producer.flush()
+    together = server.metric("hulse_log_commits_total") - before
+    print(f"commits: {alone:.0f} for 50 sends one by one, {together:.0f} for 20000 at once")
+    assert together < 20_000 / 4
+    assert server.metric("hulse_log_syncs_total") >= server.metric("hulse_log_commits_total")
+    client.close()
