@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{self, AssertUnwindSafe};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use disk::SyncPoint;
@@ -29,6 +29,11 @@ pub trait Subject {
         steps: u32,
         record: &mut Record,
     ) -> Result<(), Broken>;
+
+    /// Files in which a turned bit must be noticed, with their lengths in bytes.
+    fn damageable(_disk: &SimDisk) -> Vec<(PathBuf, u64)> {
+        Vec::new()
+    }
 }
 
 /// How often each interesting thing happened: a run in which one never did proves nothing.
@@ -52,6 +57,8 @@ pub enum Trouble {
     Failing,
     /// There is little room.
     Full,
+    /// Bits have turned.
+    Damaged,
 }
 
 impl Record {
@@ -93,6 +100,8 @@ pub struct Plan {
     pub fault: Option<(u64, Fault)>,
     /// Room on the disk in the first life, in bytes.
     pub capacity: Option<u64>,
+    /// Bits that turn over between the first life and the second, in files that the subject chooses.
+    pub flips: u32,
 }
 
 /// What a history showed that kept all its promises.
@@ -202,7 +211,7 @@ fn play_recorded<S: Subject>(plan: Plan, record: &mut Record) -> Result<Played, 
         }
         // What a failed sync dropped is still in the page cache, where the next process would take it for durable: after an I/O
         // error only a reboot shows what is there.
-        record.trouble = Trouble::None;
+        record.trouble = if plan.flips > 0 { Trouble::Damaged } else { Trouble::None };
         let fate = fates.random();
         disk = if fates.random_bool(0.35) && plan.fault.is_none() {
             record.tell(|| "the process was killed".to_owned());
@@ -212,6 +221,16 @@ fn play_recorded<S: Subject>(plan: Plan, record: &mut Record) -> Result<Played, 
             disk.after_crash(fate)
         };
         disk.set_capacity_bytes(None);
+        if life == 0 {
+            let files = S::damageable(&disk);
+            for _ in 0..if files.is_empty() { 0 } else { plan.flips } {
+                let (path, len) = &files[fates.random_range(0..files.len())];
+                let (offset, bit) = (fates.random_range(0..*len), fates.random_range(0..8));
+                record.tell(|| format!("bit {bit} at {offset} of {} turns", path.display()));
+                disk.flip_bit(path, offset, bit)
+                    .map_err(|error| (life, Broken(format!("cannot damage the disk: {error}"))))?;
+            }
+        }
     }
     played.trace = trace.finish();
     played.counts = std::mem::take(&mut record.counts);

@@ -19,6 +19,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::broken::Broken;
 use crate::executor;
+use crate::harness::{Record, Trouble};
 use crate::sorted_writes::SortedWrites;
 
 /// Metadata store, bookie and ledger client of one process.
@@ -50,6 +51,7 @@ impl Machine {
         disk: &SimDisk,
         config: &Arc<ManagedLedgerConfig>,
         rng: &mut SmallRng,
+        record: &mut Record,
     ) -> Result<Option<Machine>, Broken> {
         macro_rules! started {
             ($what:expr, $result:expr) => {
@@ -68,7 +70,12 @@ impl Machine {
         started!("the cluster", initialized.expect("an inline store answers at once"));
 
         let (core, recovered) = started!("the bookie", BookieCore::open(bookie_config(), plain));
-        if !recovered.damage.is_empty() {
+        if record.trouble() == Trouble::Damaged {
+            record.tell(|| format!("damage found: {:?}", recovered.damage));
+            if !recovered.damage.is_empty() {
+                record.count("damage found");
+            }
+        } else if !recovered.damage.is_empty() {
             return Err(Broken(format!("the log is damaged after a crash: {:?}", recovered.damage)));
         }
         let reader = core.reader();

@@ -1,6 +1,7 @@
 //! A whole node: metadata store, bookie, ledgers, managed ledgers and cursors, worked on by producers and consumers.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ impl Subject for NodeHistory {
         steps: u32,
         record: &mut Record,
     ) -> Result<(), Broken> {
-        let machine = match Machine::start(disk, &Arc::new(config()), rng) {
+        let machine = match Machine::start(disk, &Arc::new(config()), rng, record) {
             Ok(Some(machine)) => machine,
             Err(broken) if record.trouble() == Trouble::None => return Err(broken),
             _ => return Ok(()),
@@ -95,6 +96,16 @@ impl Subject for NodeHistory {
             Err(Failed::Broken(broken)) => Err(broken),
             Ok(()) => Ok(()),
         }
+    }
+
+    /// All segments but the newest: its last commit cannot be told from one that was never finished.
+    fn damageable(disk: &SimDisk) -> Vec<(PathBuf, u64)> {
+        let segments = disk.files().into_iter().filter(|(path, _)| has_suffix(path, "seg"));
+        let number = |path: &PathBuf| path.file_stem().and_then(|stem| stem.to_str()?.parse::<u64>().ok());
+        let mut segments: Vec<(PathBuf, u64)> = segments.collect();
+        segments.sort_by_key(|(path, _)| number(path));
+        segments.pop();
+        segments
     }
 }
 
@@ -693,7 +704,7 @@ fn seen(entry: &managed_ledger::Entry) -> Seen {
     }
 }
 
-fn has_suffix(path: &std::path::Path, suffix: &str) -> bool {
+fn has_suffix(path: &Path, suffix: &str) -> bool {
     path.extension().is_some_and(|extension| extension == suffix)
 }
 

@@ -102,6 +102,17 @@ fn promises_are_kept_when_the_disk_is_full() {
 }
 
 #[test]
+fn damage_is_noticed_and_never_served() {
+    let mut tally = Tally::default();
+    for seed in 4000..4200 {
+        let plan = Plan { seed, steps: 100, flips: 1 + (seed % 3) as u32, ..Plan::default() };
+        tally.add(&kept(play::<NodeHistory>(plan)));
+    }
+    println!("damage: {:?}", tally.counts);
+    assert!(tally.counts["damage found"] > 0);
+}
+
+#[test]
 fn every_sync_of_the_log_is_needed() {
     for point in bookie::SYNC_POINTS {
         let violation = find_missing_sync::<NodeHistory>(point, 80, 0..200, 20);
