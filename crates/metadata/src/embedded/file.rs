@@ -19,11 +19,31 @@ const NEWBORN: &str = "metadata.db.new";
 const MAGIC: &[u8; 8] = b"HULSEMD\n";
 /// 1: redb file format 3 behind one block; tables as in `space`.
 const FORMAT: u32 = 1;
+/// Offset of the byte in the first block that is 1 while the store is closed in order.
+const ENDED_AT: u64 = 12;
 /// Bytes of database pages kept in memory, for reading and for the transaction being written.
 const CACHE_BYTES: usize = 6 << 20;
 
+/// Leaves word for the next process that this one ended in order.
+pub(super) struct EndMark {
+    file: Arc<dyn DiskFile>,
+    /// Something could not be written: what can be read is not what is durable.
+    failed: Arc<AtomicBool>,
+}
+
+impl EndMark {
+    /// To be called when the database is closed. Not synced: a power cut that loses the mark loses what it is about, too.
+    pub(super) fn leave(&self) {
+        if !self.failed.load(Ordering::Relaxed)
+            && let Err(error) = self.file.write_all_at(&[1], ENDED_AT)
+        {
+            tracing::warn!(%error, "cannot mark the metadata store as closed; the next start takes longer");
+        }
+    }
+}
+
 /// Opens the store's database in folder `dir`, or creates it there.
-pub(super) fn open(disk: &dyn Disk, dir: &Path) -> Result<Database, OpenError> {
+pub(super) fn open(disk: &dyn Disk, dir: &Path) -> Result<(Database, EndMark), OpenError> {
     let path = dir.join(FILE);
     let io = |doing: &'static str| {
         let path = path.clone();
@@ -39,13 +59,33 @@ pub(super) fn open(disk: &dyn Disk, dir: &Path) -> Result<Database, OpenError> {
         return create(disk, dir, &path);
     }
     let file = disk.open(&path, OpenMode::Write).map_err(io("open"))?;
-    check_header(&*file, &path)?;
+    let ended_in_order = check_header(&*file, &path)?;
+    if ended_in_order {
+        file.write_all_at(&[0], ENDED_AT).map_err(io("mark as open"))?;
+    } else {
+        write_again(&*file).map_err(io("write again"))?;
+    }
     // Whoever created it may have died before its name was durable.
     disk.sync_dir(dir, sync_points::APPEAR).map_err(io("sync the folder of"))?;
-    database(Backend { file, creating: Arc::default() }, &path)
+    database(Backend { file, creating: Arc::default(), failed: Arc::default() }, &path)
 }
 
-fn create(disk: &dyn Disk, dir: &Path, path: &Path) -> Result<Database, OpenError> {
+/// After a failed sync, Linux goes on showing what it could not write, and no later sync writes it. The process before this one may
+/// have met that and died: what is read here becomes durable only by being written again, before anything is built upon it.
+fn write_again(file: &dyn DiskFile) -> io::Result<()> {
+    let mut buf = vec![0; 1 << 20];
+    let mut offset = 0;
+    loop {
+        let read = file.read_at(&mut buf, offset)?;
+        if read == 0 {
+            return Ok(());
+        }
+        file.write_all_at(&buf[..read], offset)?;
+        offset += read as u64;
+    }
+}
+
+fn create(disk: &dyn Disk, dir: &Path, path: &Path) -> Result<(Database, EndMark), OpenError> {
     let io = |source| OpenError::Io { doing: "create", path: path.to_owned(), source };
     let newborn = dir.join(NEWBORN);
     let file = disk.create(&newborn, OpenMode::Write).map_err(io)?;
@@ -55,14 +95,14 @@ fn create(disk: &dyn Disk, dir: &Path, path: &Path) -> Result<Database, OpenErro
     file.write_all_at(&header, 0).map_err(io)?;
 
     let creating = Arc::new(AtomicBool::new(true));
-    let database = database(Backend { file, creating: creating.clone() }, path)?;
+    let (database, end_mark) = database(Backend { file, creating: creating.clone(), failed: Arc::default() }, path)?;
     space::create_tables(&database).map_err(|error| io(space::into_io(error)))?;
     creating.store(false, Ordering::Relaxed);
 
     // Everything in the file is synced by now, so whoever sees the name sees a whole store.
     disk.rename(&newborn, path).map_err(io)?;
     disk.sync_dir(dir, sync_points::APPEAR).map_err(io)?;
-    Ok(database)
+    Ok((database, end_mark))
 }
 
 /// Creates the folder durably: a commit in a folder that a power cut removes would be a broken promise. An existing folder
@@ -72,9 +112,10 @@ fn create_dir(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
     dir.ancestors().skip(1).try_for_each(|parent| disk.sync_dir(parent, sync_points::FOLDER))
 }
 
-fn check_header(file: &dyn DiskFile, path: &Path) -> Result<(), OpenError> {
+/// Whether the store was closed in order.
+fn check_header(file: &dyn DiskFile, path: &Path) -> Result<bool, OpenError> {
     let path = || path.to_owned();
-    let mut header = [0; 12];
+    let mut header = [0; 13];
     let read = file.read_at(&mut header, 0).map_err(|source| OpenError::Io { doing: "read", path: path(), source })?;
     if read < header.len() || header[..8] != *MAGIC {
         return Err(OpenError::Foreign { path: path() });
@@ -83,10 +124,11 @@ fn check_header(file: &dyn DiskFile, path: &Path) -> Result<(), OpenError> {
     if found > FORMAT {
         return Err(OpenError::Newer { path: path(), found, supported: FORMAT });
     }
-    Ok(())
+    Ok(header[ENDED_AT as usize] == 1)
 }
 
-fn database(backend: Backend, path: &Path) -> Result<Database, OpenError> {
+fn database(backend: Backend, path: &Path) -> Result<(Database, EndMark), OpenError> {
+    let end_mark = EndMark { file: backend.file.clone(), failed: backend.failed.clone() };
     let damaged = |reason: String| OpenError::Damaged { path: path.to_owned(), reason };
     let open = || {
         let mut builder = redb::Builder::new();
@@ -100,7 +142,7 @@ fn database(backend: Backend, path: &Path) -> Result<Database, OpenError> {
     };
     // The database asserts what it reads.
     match catch_unwind(AssertUnwindSafe(open)) {
-        Ok(Ok(database)) => Ok(database),
+        Ok(Ok(database)) => Ok((database, end_mark)),
         Ok(Err(DatabaseError::Storage(redb::StorageError::Io(source))))
             if source.kind() != io::ErrorKind::InvalidData =>
         {
@@ -122,6 +164,16 @@ struct Backend {
     file: Arc<dyn DiskFile>,
     /// Until the store has its name, its syncs are another sync point.
     creating: Arc<AtomicBool>,
+    failed: Arc<AtomicBool>,
+}
+
+impl Backend {
+    fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if result.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        result
+    }
 }
 
 const HEADER_BYTES: u64 = BLOCK as u64;
@@ -142,22 +194,22 @@ impl StorageBackend for Backend {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let grows = len > self.len()?;
-        self.file.set_len(HEADER_BYTES + len)?;
+        self.note(self.file.set_len(HEADER_BYTES + len))?;
         if grows && !self.creating.load(Ordering::Relaxed) {
             // The next header states the new length. Should it become durable before the length does, the database
             // would find itself cut off and refuse to open.
-            self.file.sync(sync_points::GROW)?;
+            self.note(self.file.sync(sync_points::GROW))?;
         }
         Ok(())
     }
 
     fn sync_data(&self, _eventual: bool) -> io::Result<()> {
         let creating = self.creating.load(Ordering::Relaxed);
-        self.file.sync(if creating { sync_points::CREATE } else { sync_points::COMMIT })
+        self.note(self.file.sync(if creating { sync_points::CREATE } else { sync_points::COMMIT }))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(data, HEADER_BYTES + offset)
+        self.note(self.file.write_all_at(data, HEADER_BYTES + offset))
     }
 }
 

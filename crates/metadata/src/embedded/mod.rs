@@ -29,6 +29,7 @@ use parking_lot::Mutex;
 use redb::StorageError;
 
 use self::commit::{Core, Queue};
+use self::file::EndMark;
 use self::space::Snapshot;
 use crate::tree::{Op, Reply};
 use crate::{
@@ -97,6 +98,7 @@ pub enum OpenError {
 /// noticed before: growing writes are refused with [`MetadataError::Full`] while a few MiB are left.
 pub struct EmbeddedStore {
     core: Arc<Core>,
+    end_mark: EndMark,
     /// None in inline mode.
     queue: Option<Arc<Queue>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -106,7 +108,7 @@ impl EmbeddedStore {
     /// Opens the store in folder `dir` of `disk`, or creates both. The caller sees to it that no other process has it
     /// open.
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, clock: Clock, mode: Mode) -> Result<EmbeddedStore, OpenError> {
-        let database = file::open(&*disk, dir)?;
+        let (database, end_mark) = file::open(&*disk, dir)?;
         let core = Arc::new(Core::new(disk, clock, database));
         core.remove_orphans().map_err(|error| OpenError::Io {
             doing: "remove the ephemeral nodes of an earlier process from",
@@ -118,7 +120,7 @@ impl EmbeddedStore {
             let core = core.clone();
             thread::Builder::new().name("metadata".into()).spawn(move || queue.run(&core)).map_err(OpenError::Thread)
         });
-        Ok(EmbeddedStore { core, queue, thread: Mutex::new(thread.transpose()?) })
+        Ok(EmbeddedStore { core, end_mark, queue, thread: Mutex::new(thread.transpose()?) })
     }
 
     /// Commits what is queued and closes the file, so that it opens without a check; later calls fail with
@@ -133,11 +135,13 @@ impl EmbeddedStore {
         }
         let result = self.core.check_running();
         let database = self.core.database.write().take();
-        if database.is_some() {
-            self.core.end();
-        }
+        let Some(database) = database else { return result };
+        self.core.end();
         // A database that failed before may assert so once more; it has nothing left to lose.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(database)));
+        let closed = catch_unwind(AssertUnwindSafe(|| drop(database)));
+        if result.is_ok() && closed.is_ok() {
+            self.end_mark.leave();
+        }
         result
     }
 
