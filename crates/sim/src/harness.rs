@@ -209,11 +209,9 @@ fn play_recorded<S: Subject>(plan: Plan, record: &mut Record) -> Result<Played, 
         for (point, times) in disk.syncs() {
             *played.syncs.entry(point).or_default() += times;
         }
-        // What a failed sync dropped is still in the page cache, where the next process would take it for durable: after an I/O
-        // error only a reboot shows what is there.
         record.trouble = if plan.flips > 0 { Trouble::Damaged } else { Trouble::None };
         let fate = fates.random();
-        disk = if fates.random_bool(0.35) && plan.fault.is_none() {
+        disk = if fates.random_bool(0.35) {
             record.tell(|| "the process was killed".to_owned());
             disk.after_kill(fate)
         } else {
