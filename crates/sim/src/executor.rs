@@ -2,8 +2,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// Polls futures on the caller's thread, in the order the caller chooses. Wake-ups are ignored: a future that is pending is
-/// simply polled again, after something else has happened.
+/// Polls futures on the caller's thread, in the order the caller chooses. Wake-ups are ignored: a future that is pending
+/// is simply polled again, after something else has happened.
 pub struct Executor<T> {
     tasks: Vec<Pin<Box<dyn Future<Output = T>>>>,
 }

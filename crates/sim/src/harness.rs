@@ -20,8 +20,9 @@ pub trait Subject {
     /// What it promised so far; survives every crash, because the users remember.
     type Promises: Default;
 
-    /// One life on a disk, from opening (or recovery) through a check of all promises and `steps` steps of work to its end. Returns
-    /// early when the disk has crashed. Any failure that comes neither from the crash nor from [`Record::trouble`] is a broken promise.
+    /// One life on a disk, from opening (or recovery) through a check of all promises and `steps` steps of work to its
+    /// end. Returns early when the disk has crashed. Any failure that comes neither from the crash nor from
+    /// [`Record::trouble`] is a broken promise.
     fn live(
         disk: &SimDisk,
         promises: &mut Self::Promises,
@@ -140,8 +141,9 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Steps of the lives after the first: after a crash (or, sometimes, a kill), some more work, another crash, and so on. One only
-/// recovers and checks, so that what was shown after a kill meets a crash before anything else makes it durable; so does the last.
+/// Steps of the lives after the first: after a crash (or, sometimes, a kill), some more work, another crash, and so on.
+/// One only recovers and checks, so that what was shown after a kill meets a crash before anything else makes it durable;
+/// so does the last.
 const LATER_LIVES: [u32; 4] = [6, 0, 12, 0];
 
 /// Plays one history: the first life is cut as planned, the second is often cut while it still recovers.
@@ -235,8 +237,8 @@ fn play_recorded<S: Subject>(plan: Plan, record: &mut Record) -> Result<Played, 
     Ok(played)
 }
 
-/// Runs without printing panics, which break a promise, too: the database asserts when its disk fails, the store catches that, and thousands of
-/// backtraces would take most of the time.
+/// Runs without printing panics, which break a promise, too: the database asserts when its disk fails, the store catches
+/// that, and thousands of backtraces would take most of the time.
 fn quietly(run: impl FnOnce() -> Result<(), Broken>) -> Result<(), Broken> {
     thread_local!(static QUIET: Cell<bool> = const { Cell::new(false) });
     static HOOK: Once = Once::new();
@@ -295,7 +297,8 @@ pub fn cut_everywhere<S: Subject>(plan: Plan, tally: &mut Tally) -> Result<(), B
 
 /// Plays histories with one sync left out until one breaks a promise; `None` if none of them does.
 ///
-/// Half of the cuts fall behind a sync that was left out; the others hit every kind of operation equally often, however rare it is.
+/// Half of the cuts fall behind a sync that was left out; the others hit every kind of operation equally often, however
+/// rare it is.
 pub fn find_missing_sync<S: Subject>(
     point: SyncPoint,
     steps: u32,

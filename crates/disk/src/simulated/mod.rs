@@ -12,8 +12,10 @@
 //!   its own entry in its parent;
 //! - a sync that fails drops what was dirty: readers still see it, a later sync does not write it.
 
+mod fate;
 mod file;
 mod folder;
+mod seam;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,12 +25,13 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 
+use self::fate::Fate;
 use self::file::Content;
 use self::folder::{Folder, Inode};
-use crate::{BLOCK, Disk, DiskFile, OpenMode, SyncPoint};
+use crate::SyncPoint;
 
 /// Handle to a simulated disk.
 #[derive(Clone)]
@@ -103,62 +106,6 @@ enum Node {
 }
 
 const ROOT: Inode = Inode(0);
-
-/// How kind one crash is. Drawn once for a whole crash, because purely independent choices would hardly ever produce the
-/// plain cases (nothing unsynced survived; everything did) in which most missing syncs show.
-pub(crate) enum Fate {
-    LoseAll,
-    KeepAll,
-    /// Every piece keeps a prefix of its changes.
-    Prefix,
-    /// Every piece is kept with this probability.
-    Scatter(f64),
-}
-
-impl Fate {
-    pub(crate) fn draw(rng: &mut SmallRng) -> Fate {
-        match rng.random_range(0..8) {
-            0 | 1 => Fate::LoseAll,
-            2 => Fate::KeepAll,
-            3 => Fate::Prefix,
-            4 => Fate::Scatter(0.1),
-            5 => Fate::Scatter(0.9),
-            _ => Fate::Scatter(0.5),
-        }
-    }
-
-    /// How many of `changes` successive states of one piece were gone through: 0 is the durable state.
-    fn pick(&self, changes: usize, rng: &mut SmallRng) -> usize {
-        match self {
-            Fate::LoseAll => 0,
-            Fate::KeepAll => changes,
-            Fate::Prefix => rng.random_range(0..=changes),
-            Fate::Scatter(_) if changes == 0 => 0,
-            Fate::Scatter(keep) => {
-                if rng.random_bool(*keep) {
-                    rng.random_range(1..=changes)
-                } else {
-                    0
-                }
-            }
-        }
-    }
-
-    /// Whether one change that is in the kept prefix, or not, survives.
-    fn keeps(&self, in_prefix: bool, rng: &mut SmallRng) -> bool {
-        match self {
-            Fate::Scatter(keep) => rng.random_bool(*keep),
-            Fate::LoseAll | Fate::KeepAll | Fate::Prefix => in_prefix,
-        }
-    }
-
-    fn tears(&self, rng: &mut SmallRng) -> bool {
-        match self {
-            Fate::LoseAll | Fate::KeepAll => false,
-            Fate::Prefix | Fate::Scatter(_) => rng.random_bool(0.25),
-        }
-    }
-}
 
 impl SimDisk {
     /// An empty disk. The seed decides what a failed sync leaves.
@@ -311,13 +258,6 @@ impl SimDisk {
         });
         files
     }
-
-    fn open_file(&self, state: &State, inode: Inode, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        match &state.nodes[&inode] {
-            Node::File(_) => Ok(Arc::new(SimFile { disk: self.clone(), inode, path: path.to_owned(), mode })),
-            Node::Folder(_) => Err(refused(io::ErrorKind::IsADirectory, path)),
-        }
-    }
 }
 
 impl fmt::Debug for SimDisk {
@@ -444,191 +384,6 @@ impl State {
 
     fn available_bytes(&self) -> u64 {
         self.capacity_bytes.map_or(u64::MAX / 2, |capacity| capacity.saturating_sub(self.used_bytes()))
-    }
-}
-
-impl Disk for SimDisk {
-    fn create(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        let mut state = self.0.lock();
-        state.alive()?;
-        if state.find(path).is_ok() {
-            return Err(refused(io::ErrorKind::AlreadyExists, path));
-        }
-        let (parent, name) = state.find_parent(path)?;
-        let inode = state.add(Node::File(Content::default()));
-        state.perform(Op::Create(path.to_owned()), |state| state.folder_mut(parent).link(&name, inode))?;
-        self.open_file(&state, inode, path, if mode == OpenMode::Read { OpenMode::Write } else { mode })
-    }
-
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        let state = self.0.lock();
-        state.alive()?;
-        let inode = state.find(path)?;
-        self.open_file(&state, inode, path, mode)
-    }
-
-    /// Within one folder only: nothing in the product moves a file between folders, and what a crash leaves of that is not modelled.
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut state = self.0.lock();
-        state.alive()?;
-        let inode = state.find(from)?;
-        let (from_parent, from_name) = state.find_parent(from)?;
-        let (to_parent, to_name) = state.find_parent(to)?;
-        if from_parent != to_parent {
-            return Err(refused(io::ErrorKind::CrossesDevices, to));
-        }
-        state.perform(Op::Rename(from.to_owned(), to.to_owned()), |state| {
-            state.folder_mut(from_parent).rename(&from_name, &to_name, inode);
-        })
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.0.lock();
-        state.alive()?;
-        let inode = state.find(path)?;
-        state.content(inode)?;
-        let (parent, name) = state.find_parent(path)?;
-        state.perform(Op::Remove(path.to_owned()), |state| state.folder_mut(parent).unlink(&name))
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.0.lock();
-        state.alive()?;
-        let ancestors: Vec<&Path> = path.ancestors().filter(|path| !path.as_os_str().is_empty()).collect();
-        for folder in ancestors.into_iter().rev() {
-            match state.find(folder).map(|inode| &state.nodes[&inode]) {
-                Ok(Node::Folder(_)) => continue,
-                Ok(Node::File(_)) => return Err(refused(io::ErrorKind::AlreadyExists, folder)),
-                Err(_) => {}
-            }
-            let (parent, name) = state.find_parent(folder)?;
-            let inode = state.add(Node::Folder(Folder::default()));
-            state.perform(Op::CreateDir(folder.to_owned()), |state| state.folder_mut(parent).link(&name, inode))?;
-        }
-        Ok(())
-    }
-
-    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        let state = self.0.lock();
-        state.alive()?;
-        match &state.nodes[&state.find(path)?] {
-            Node::Folder(folder) => Ok(folder.entries.keys().cloned().collect()),
-            Node::File(_) => Err(refused(io::ErrorKind::NotADirectory, path)),
-        }
-    }
-
-    fn sync_dir(&self, path: &Path, point: SyncPoint) -> io::Result<()> {
-        let mut state = self.0.lock();
-        state.alive()?;
-        let inode = state.find(path)?;
-        if let Node::File(_) = state.nodes[&inode] {
-            return Err(refused(io::ErrorKind::NotADirectory, path));
-        }
-        *state.syncs.entry(point).or_default() += 1;
-        match state.count(Op::SyncDir(path.to_owned(), point))? {
-            Verdict::Perform if state.skipped.contains(&point) => Ok(()),
-            Verdict::Perform => {
-                state.folder_mut(inode).sync();
-                Ok(())
-            }
-            Verdict::PerformAndCrash => Err(io::Error::other(Crashed)),
-            Verdict::Fail(fault) => Err(fault.error()),
-        }
-    }
-
-    fn available_bytes(&self) -> io::Result<u64> {
-        let state = self.0.lock();
-        state.alive()?;
-        Ok(state.available_bytes())
-    }
-}
-
-#[derive(Debug)]
-struct SimFile {
-    disk: SimDisk,
-    inode: Inode,
-    path: PathBuf,
-    mode: OpenMode,
-}
-
-impl SimFile {
-    /// The rules of direct I/O, as Linux enforces them.
-    fn check_alignment(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        let aligned = offset.is_multiple_of(BLOCK as u64)
-            && buf.len().is_multiple_of(BLOCK)
-            && (buf.as_ptr() as usize).is_multiple_of(BLOCK);
-        if self.mode == OpenMode::Direct && !aligned {
-            return Err(refused(io::ErrorKind::InvalidInput, &self.path));
-        }
-        Ok(())
-    }
-}
-
-impl DiskFile for SimFile {
-    fn len(&self) -> io::Result<u64> {
-        let state = self.disk.0.lock();
-        state.alive()?;
-        Ok(state.content(self.inode)?.len())
-    }
-
-    fn is_direct(&self) -> bool {
-        self.mode == OpenMode::Direct
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut state = self.disk.0.lock();
-        state.content(self.inode)?;
-        state.perform(Op::SetLen(self.path.clone(), len), |state| {
-            if let Ok(content) = state.content_mut(self.inode) {
-                content.set_len(len);
-            }
-        })
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.check_alignment(buf, offset)?;
-        let state = self.disk.0.lock();
-        state.alive()?;
-        Ok(state.content(self.inode)?.read(buf, offset))
-    }
-
-    fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.check_alignment(buf, offset)?;
-        if self.mode == OpenMode::Read {
-            return Err(refused(io::ErrorKind::PermissionDenied, &self.path));
-        }
-        let mut state = self.disk.0.lock();
-        state.alive()?;
-        if state.content(self.inode)?.bytes_to_allocate(offset, buf.len()) > state.available_bytes() {
-            return Err(Fault::NoSpace.error());
-        }
-        state.written_bytes += buf.len() as u64;
-        buf.hash(&mut state.trace);
-        let op = Op::Write { path: self.path.clone(), offset, len: buf.len() };
-        state.perform(op, |state| {
-            if let Ok(content) = state.content_mut(self.inode) {
-                content.write(buf, offset);
-            }
-        })
-    }
-
-    fn sync(&self, point: SyncPoint) -> io::Result<()> {
-        let mut state = self.disk.0.lock();
-        state.alive()?;
-        *state.syncs.entry(point).or_default() += 1;
-        match state.count(Op::Sync(self.path.clone(), point))? {
-            Verdict::Perform if state.skipped.contains(&point) => Ok(()),
-            Verdict::Perform => {
-                state.content_mut(self.inode)?.sync();
-                Ok(())
-            }
-            Verdict::PerformAndCrash => Err(io::Error::other(Crashed)),
-            Verdict::Fail(fault) => {
-                let mut rng = SmallRng::seed_from_u64(state.rng.random());
-                state.content_mut(self.inode)?.fail_sync(&mut rng);
-                Err(fault.error())
-            }
-        }
     }
 }
 
