@@ -63,6 +63,7 @@ pub(super) fn open(disk: &dyn Disk, dir: &Path) -> Result<(Database, EndMark), O
     if ended_in_order {
         file.write_all_at(&[0], ENDED_AT).map_err(io("mark as open"))?;
     } else {
+        tracing::info!("metadata store was not closed in order: checking it");
         write_again(&*file).map_err(io("write again"))?;
     }
     // Whoever created it may have died before its name was durable.
@@ -133,11 +134,6 @@ fn database(backend: Backend, path: &Path) -> Result<(Database, EndMark), OpenEr
     let open = || {
         let mut builder = redb::Builder::new();
         builder.set_cache_size(CACHE_BYTES).create_with_file_format_v3(true);
-        builder.set_repair_callback(|repair| {
-            if repair.progress() == 0.0 {
-                tracing::info!("metadata store was not closed cleanly: checking it");
-            }
-        });
         builder.create_with_backend(backend)
     };
     // The database asserts what it reads.
