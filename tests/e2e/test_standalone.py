@@ -86,6 +86,12 @@ def test_tenants_namespaces_topics_and_stats_over_rest(server):
     assert stats["subscriptions"]["sub"]["type"] == "Exclusive"
     client.close()
 
+    # What would have no effect is refused by name.
+    code, text = server.call("PUT", "/admin/v2/namespaces/acme/us", {"message_ttl_in_seconds": 60})
+    assert code == 501 and "message_ttl_in_seconds" in text
+    assert server.call("PUT", "/admin/v2/namespaces/acme/us", {"retention_policies": None})[0] == 204
+    assert server.call("DELETE", "/admin/v2/namespaces/acme/us?force=true")[0] == 405
+    assert server.call("DELETE", "/admin/v2/namespaces/acme/us")[0] == 204
     code, text = server.call("GET", "/admin/v2/persistent/acme/eu/absent/stats")
     assert code == 404 and "reason" in json.loads(text)
     assert server.call("GET", "/admin/v2/nonsense")[0] == 404

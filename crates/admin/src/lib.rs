@@ -11,6 +11,7 @@ mod lookup;
 mod metrics;
 mod namespaces;
 mod path;
+mod policies;
 mod reply;
 mod tenants;
 mod topics;

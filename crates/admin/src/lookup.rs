@@ -1,10 +1,11 @@
 //! Lookup over HTTP.
 
 use axum::Router;
-use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use broker::door::TopicName;
+use serde::Deserialize;
 use serde_json::json;
 
 use crate::Admin;
@@ -14,10 +15,23 @@ pub(crate) fn routes() -> Router<Admin> {
     Router::new().route("/{domain}/{tenant}/{namespace}/{topic}", get(lookup))
 }
 
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LookupQuery {
+    listener_name: Option<String>,
+}
+
 async fn lookup(
     State(admin): State<Admin>,
     Path((domain, tenant, namespace, local)): Path<(String, String, String, String)>,
+    Query(query): Query<LookupQuery>,
+    headers: HeaderMap,
 ) -> Answer {
+    let named = headers.get("X-Pulsar-ListenerName").and_then(|name| name.to_str().ok());
+    if let Some(listener) = query.listener_name.as_deref().or(named).filter(|name| !name.is_empty()) {
+        let reason = format!("the broker do not have {listener} listener");
+        return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, reason));
+    }
     let topic = TopicName::parse(&format!("{domain}://{tenant}/{namespace}/{local}"))
         .map_err(|error| Refusal::new(StatusCode::PRECONDITION_FAILED, error.to_string()))?;
     let owner = admin.broker.lookup(&topic).await?;

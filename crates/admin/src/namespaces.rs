@@ -8,8 +8,8 @@ use axum::routing::{get, put};
 use broker::door::{Policies, RetentionPolicies, TopicsMode};
 use serde::Deserialize;
 
-use crate::reply::{self, Answer, Refusal};
-use crate::{Admin, path};
+use crate::reply::{self, Answer, ForceQuery, Refusal};
+use crate::{Admin, path, policies};
 
 pub(crate) fn routes() -> Router<Admin> {
     Router::new()
@@ -25,31 +25,38 @@ async fn list(State(admin): State<Admin>, Path(tenant): Path<String>) -> Answer 
     reply::json(admin.broker.namespaces(&tenant).await?)
 }
 
-async fn policies(admin: &Admin, tenant: &str, namespace: &str) -> Result<Policies, Refusal> {
+async fn policies_of(admin: &Admin, tenant: &str, namespace: &str) -> Result<Policies, Refusal> {
     let name = path::namespace(tenant, namespace)?;
     let found = admin.broker.namespace(&name).await?;
     found.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "Namespace does not exist"))
 }
 
 async fn read(State(admin): State<Admin>, Path((tenant, namespace)): Path<(String, String)>) -> Answer {
-    reply::json(policies(&admin, &tenant, &namespace).await?)
+    reply::json(policies_of(&admin, &tenant, &namespace).await?)
 }
 
 async fn create(State(admin): State<Admin>, Path((tenant, namespace)): Path<(String, String)>, body: Bytes) -> Answer {
     let policies = reply::body::<Policies>(&body)?;
+    if let Some(policies) = &policies {
+        policies::check(policies, &admin.broker.config().cluster)?;
+    }
     admin.broker.create_namespace(&path::namespace(&tenant, &namespace)?, policies).await?;
     reply::done()
 }
 
-async fn remove(State(admin): State<Admin>, Path((tenant, namespace)): Path<(String, String)>) -> Answer {
+async fn remove(
+    State(admin): State<Admin>,
+    Path((tenant, namespace)): Path<(String, String)>,
+    Query(query): Query<ForceQuery>,
+) -> Answer {
+    if query.force() {
+        // `forceDeleteNamespaceAllowed` is false.
+        let reason = "Broker doesn't allow forced deletion of namespaces";
+        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, reason));
+    }
     admin.broker.delete_namespace(&path::namespace(&tenant, &namespace)?).await.map_err(|error| {
-        let refusal = Refusal::from(error);
         // The original's code for a namespace that still has topics.
-        if refusal.status() == StatusCode::PRECONDITION_FAILED {
-            refusal.with_status(StatusCode::CONFLICT)
-        } else {
-            refusal
-        }
+        Refusal::from(error).instead_of(StatusCode::PRECONDITION_FAILED, StatusCode::CONFLICT)
     })?;
     reply::done()
 }
@@ -80,11 +87,11 @@ async fn topics(
 }
 
 async fn bundles(State(admin): State<Admin>, Path((tenant, namespace)): Path<(String, String)>) -> Answer {
-    reply::json(policies(&admin, &tenant, &namespace).await?.bundles)
+    reply::json(policies_of(&admin, &tenant, &namespace).await?.bundles)
 }
 
 async fn retention(State(admin): State<Admin>, Path((tenant, namespace)): Path<(String, String)>) -> Answer {
-    match policies(&admin, &tenant, &namespace).await?.retention_policies {
+    match policies_of(&admin, &tenant, &namespace).await?.retention_policies {
         Some(retention) => reply::json(retention),
         // An unset policy is 200 with an empty body, which clients read as null.
         None => Ok(Default::default()),
@@ -105,12 +112,8 @@ async fn clear_retention(State(admin): State<Admin>, Path((tenant, namespace)): 
 }
 
 async fn change_retention(admin: &Admin, tenant: &str, namespace: &str, to: Option<RetentionPolicies>) -> Answer {
-    // A limit that is zero beside one that is not would keep nothing, which nobody means.
-    if let Some(retention) = &to
-        && (retention.retention_time_in_minutes == 0) != (retention.retention_size_in_mb == 0)
-    {
-        let reason = "Invalid Retention Policy: time and size must both be zero or both not be zero";
-        return Err(Refusal::new(StatusCode::PRECONDITION_FAILED, reason));
+    if let Some(retention) = &to {
+        policies::check_retention(retention)?;
     }
     let name = path::namespace(tenant, namespace)?;
     admin.broker.update_namespace(&name, |policies| policies.retention_policies.clone_from(&to)).await?;

@@ -28,13 +28,17 @@ impl Refusal {
         Self { status, reason: reason.into(), form: Form::Json }
     }
 
-    /// The same refusal with another status, where an endpoint of the original has its own code for it.
-    pub(crate) fn with_status(self, status: StatusCode) -> Self {
-        Self { status, ..self }
+    /// Puts an endpoint's own code where the original has one; refusals of another status stay as they are.
+    pub(crate) fn instead_of(self, usual: StatusCode, own: StatusCode) -> Self {
+        if self.status == usual { Self { status: own, ..self } } else { self }
     }
+}
 
-    pub(crate) fn status(&self) -> StatusCode {
-        self.status
+#[cfg(test)]
+impl Refusal {
+    /// Code and reason.
+    pub(crate) fn line(&self) -> String {
+        format!("{} {}", self.status.as_u16(), self.reason)
     }
 }
 
@@ -72,6 +76,19 @@ impl IntoResponse for Refusal {
             Form::Json => (self.status, Json(json!({ "reason": self.reason }))).into_response(),
             Form::Text => (self.status, self.reason).into_response(),
         }
+    }
+}
+
+/// What every deletion may be asked.
+#[derive(serde::Deserialize)]
+pub(crate) struct ForceQuery {
+    force: Option<bool>,
+}
+
+impl ForceQuery {
+    /// Whether to delete what is in use, too.
+    pub(crate) fn force(&self) -> bool {
+        self.force.unwrap_or(false)
     }
 }
 

@@ -2,13 +2,13 @@
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use broker::door::TenantInfo;
 
 use crate::Admin;
-use crate::reply::{self, Answer, Refusal};
+use crate::reply::{self, Answer, ForceQuery, Refusal};
 
 pub(crate) fn routes() -> Router<Admin> {
     Router::new().route("/", get(list)).route("/{tenant}", get(read).put(create).post(update).delete(remove))
@@ -37,15 +37,15 @@ async fn update(State(admin): State<Admin>, Path(tenant): Path<String>, body: By
     reply::done()
 }
 
-async fn remove(State(admin): State<Admin>, Path(tenant): Path<String>) -> Answer {
+async fn remove(State(admin): State<Admin>, Path(tenant): Path<String>, Query(query): Query<ForceQuery>) -> Answer {
+    if query.force() {
+        // `forceDeleteTenantAllowed` is false.
+        let reason = "Broker doesn't allow forced deletion of tenants";
+        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, reason));
+    }
     admin.broker.delete_tenant(&tenant).await.map_err(|error| {
-        let refusal = Refusal::from(error);
         // The original's code for a tenant that still has namespaces.
-        if refusal.status() == StatusCode::PRECONDITION_FAILED {
-            refusal.with_status(StatusCode::CONFLICT)
-        } else {
-            refusal
-        }
+        Refusal::from(error).instead_of(StatusCode::PRECONDITION_FAILED, StatusCode::CONFLICT)
     })?;
     reply::done()
 }

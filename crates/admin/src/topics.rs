@@ -11,7 +11,7 @@ use broker::door::{PartitionedTopicMetadata, Position, TopicName, TopicsMode};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::reply::{self, Answer, Refusal};
+use crate::reply::{self, Answer, ForceQuery, Refusal};
 use crate::{Admin, path};
 
 type TopicPath = Path<(String, String, String)>;
@@ -44,11 +44,6 @@ struct ListQuery {
     include_system_topic: Option<bool>,
 }
 
-#[derive(Deserialize)]
-struct ForceQuery {
-    force: Option<bool>,
-}
-
 fn topic(parts: &(String, String, String)) -> Result<TopicName, Refusal> {
     path::persistent(&parts.0, &parts.1, &parts.2)
 }
@@ -68,19 +63,15 @@ async fn list_partitioned(State(admin): State<Admin>, Path((tenant, namespace)):
 }
 
 async fn create(State(admin): State<Admin>, Path(parts): TopicPath, body: Bytes) -> Answer {
-    match reply::body::<BTreeMap<String, String>>(&body)? {
-        None => {}
-        Some(properties) if properties.is_empty() => {}
-        Some(_) => {
-            return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "topic properties are not supported yet"));
-        }
+    if reply::body::<BTreeMap<String, String>>(&body)?.is_some_and(|properties| !properties.is_empty()) {
+        return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "topic properties are not supported yet"));
     }
     admin.broker.create_topic(&topic(&parts)?).await?;
     reply::done()
 }
 
 async fn remove(State(admin): State<Admin>, Path(parts): TopicPath, Query(query): Query<ForceQuery>) -> Answer {
-    admin.broker.delete_topic(&topic(&parts)?, query.force.unwrap_or(false)).await?;
+    admin.broker.delete_topic(&topic(&parts)?, query.force()).await?;
     reply::done()
 }
 
@@ -125,13 +116,8 @@ async fn create_partitions(State(admin): State<Admin>, Path(parts): TopicPath, b
 async fn update_partitions(State(admin): State<Admin>, Path(parts): TopicPath, body: Bytes) -> Answer {
     let count = reply::body::<u32>(&body)?.unwrap_or(0);
     admin.broker.update_partitions(&topic(&parts)?, count).await.map_err(|error| {
-        let refusal = Refusal::from(error);
         // The original's code for fewer partitions than now.
-        if refusal.status() == StatusCode::PRECONDITION_FAILED {
-            refusal.with_status(StatusCode::UNPROCESSABLE_ENTITY)
-        } else {
-            refusal
-        }
+        Refusal::from(error).instead_of(StatusCode::PRECONDITION_FAILED, StatusCode::UNPROCESSABLE_ENTITY)
     })?;
     reply::done()
 }
@@ -141,7 +127,7 @@ async fn remove_partitions(
     Path(parts): TopicPath,
     Query(query): Query<ForceQuery>,
 ) -> Answer {
-    admin.broker.delete_partitioned_topic(&topic(&parts)?, query.force.unwrap_or(false)).await?;
+    admin.broker.delete_partitioned_topic(&topic(&parts)?, query.force()).await?;
     reply::done()
 }
 
@@ -174,6 +160,8 @@ async fn subscriptions(State(admin): State<Admin>, Path(parts): TopicPath) -> An
 struct MessageIdBody {
     ledger_id: i64,
     entry_id: i64,
+    #[serde(default)]
+    properties: BTreeMap<String, String>,
 }
 
 async fn create_subscription(
@@ -182,6 +170,10 @@ async fn create_subscription(
     body: Bytes,
 ) -> Answer {
     let at = match reply::body::<MessageIdBody>(&body)? {
+        Some(id) if !id.properties.is_empty() => {
+            let reason = "properties of a subscription created over REST are not supported yet";
+            return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, reason));
+        }
         Some(id) => Position::new(id.ledger_id, id.entry_id),
         None => Position::LATEST,
     };
@@ -196,7 +188,7 @@ async fn remove_subscription(
     Query(query): Query<ForceQuery>,
 ) -> Answer {
     let topic = path::persistent(&tenant, &namespace, &local)?;
-    admin.broker.delete_subscription(&topic, &subscription, query.force.unwrap_or(false)).await?;
+    admin.broker.delete_subscription(&topic, &subscription, query.force()).await?;
     reply::done()
 }
 

@@ -84,8 +84,6 @@ pub struct Policies {
     pub max_unacked_messages_per_consumer: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_unacked_messages_per_subscription: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_topics_per_namespace: Option<u32>,
     pub encryption_required: bool,
     pub deleted: bool,
     #[serde(flatten)]
