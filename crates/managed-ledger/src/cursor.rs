@@ -136,6 +136,12 @@ impl Cursor {
         self.want_receipt(token, out);
     }
 
+    /// The subscription's properties; none for a non-durable cursor.
+    pub(crate) fn properties(&self) -> impl Iterator<Item = (String, String)> {
+        let stored = self.store.iter().flat_map(|store| &store.cursor_properties);
+        stored.map(|property| (property.name.clone(), property.value.clone()))
+    }
+
     /// Forgets all acknowledgements after `mark_delete`.
     pub(crate) fn reset(&mut self, mark_delete: Position, token: Option<u64>, out: &mut Effects) {
         self.acks = Acks::new(mark_delete);

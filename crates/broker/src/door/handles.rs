@@ -52,6 +52,8 @@ pub struct ProducerCreated {
     /// Highest sequence id known for the name; -1 while deduplication is off.
     pub last_sequence_id: i64,
     pub topic_epoch: Option<u64>,
+    /// Messages that are not encrypted are refused; the door sees to it.
+    pub encryption_required: bool,
 }
 
 /// A message or batch to be stored as one entry.
@@ -147,7 +149,6 @@ pub struct NewConsumer {
     pub priority_level: i32,
     pub durable: bool,
     pub start_message_id: Option<StartMessageId>,
-    pub start_message_rollback_sec: u64,
     pub initial_position: InitialPosition,
     pub read_compacted: bool,
     pub force_topic_creation: bool,
@@ -193,7 +194,6 @@ pub struct AckRequest {
     pub ack: Ack,
     /// Present: an [`super::Outgoing::AckResponse`] follows once the acknowledgement is durable.
     pub request_id: Option<u64>,
-    pub properties: Vec<(String, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -203,10 +203,15 @@ pub enum Redeliver {
     Some(Vec<Position>),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum SeekTo {
     /// The entry to be dispatched next. (-1,-1): earliest; (2^63-1, 2^63-1): latest.
-    Position(Position),
+    Position {
+        position: Position,
+        /// What of the batch there is still to be dispatched, as in [`AckId::ack_set`]; only counts where acknowledgements
+        /// of single messages of a batch are kept.
+        ack_set: Option<Box<[i64]>>,
+    },
     /// The first message published at or after this time, in ms since the epoch.
     PublishTime(u64),
 }

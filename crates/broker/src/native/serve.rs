@@ -9,7 +9,8 @@ use bytes::Bytes;
 
 use pulsar_proto::{
     Command, Frame, NamespaceName, PayloadBlock, TopicName,
-    proto::{self, KeyValue, ServerError, base_command::Type, command_ack::AckType},
+    message_metadata::MetadataPeek,
+    proto::{self, KeyValue, ServerError, base_command::Type, command_ack::AckType, schema::Type as SchemaType},
 };
 
 use super::{
@@ -182,7 +183,8 @@ impl Connection {
             None if closed_recently => return Ok(()),
             Some(ProducerSlot::Opening(_)) | None => return Err(CloseReason::NoProducer(producer_id)),
         };
-        match publish_of(&send, block, self.shared.broker.config().max_message_bytes) {
+        match publish_of(&send, block, self.shared.broker.config().max_message_bytes, open.created.encryption_required)
+        {
             Ok(publish) => {
                 let bytes = publish.payload.len();
                 // A frame is limited to far less than 4 GiB.
@@ -222,6 +224,10 @@ impl Connection {
             }
             None => {}
         }
+        if let Some(schema) = request.schema.as_ref().filter(|schema| !is_plain_bytes(schema)) {
+            self.answer(replies::error(request_id, ServerError::NotAllowedError, no_schemas(schema)));
+            return Ok(());
+        }
         let new = NewProducer {
             topic,
             producer_id,
@@ -233,7 +239,7 @@ impl Connection {
             topic_epoch: request.topic_epoch,
             metadata: properties(request.metadata),
             initial_subscription: request.initial_subscription_name.filter(|name| !name.is_empty()),
-            supports_partial_producer: false,
+            supports_partial_producer: self.session.peer().is_some_and(|peer| peer.supports_partial_producer),
             peer: self.peer.clone(),
             outbox: Arc::clone(&self.outbox),
         };
@@ -300,6 +306,10 @@ impl Connection {
             }
             None => {}
         }
+        if let Some(message) = unsupported(&request) {
+            self.answer(replies::error(request_id, ServerError::NotAllowedError, message));
+            return Ok(());
+        }
         let new = NewConsumer {
             topic,
             sub_type,
@@ -310,7 +320,6 @@ impl Connection {
                 position: replies::position(id.ledger_id, id.entry_id),
                 batch_index: id.batch_index(),
             }),
-            start_message_rollback_sec: request.start_message_rollback_duration_sec(),
             initial_position,
             read_compacted: request.read_compacted(),
             force_topic_creation: request.force_topic_creation(),
@@ -355,6 +364,19 @@ impl Connection {
             }
             return;
         }
+        if let Some(damage) = ack.validation_error {
+            let (consumer, ids) = (ack.consumer_id, &ack.message_id);
+            tracing::warn!(consumer, damage, ?ids, "a consumer acknowledges a message that it found damaged");
+        }
+        // The original stores them with the mark-delete position, and ignores them on individual acknowledgements.
+        if !ack.properties.is_empty() && ack.ack_type == AckType::Cumulative as i32 {
+            if let Some(request_id) = ack.request_id {
+                let message = "properties of cumulative acknowledgements are not supported yet";
+                let error = (ServerError::NotAllowedError, message.to_owned());
+                self.answer(replies::ack_response(ack.consumer_id, request_id, Some(error)));
+            }
+            return;
+        }
         let mut ids = ack.message_id.into_iter().map(|id| AckId {
             position: replies::position(id.ledger_id, id.entry_id),
             ack_set: (!id.ack_set.is_empty()).then(|| id.ack_set.into_boxed_slice()),
@@ -370,11 +392,7 @@ impl Connection {
             (Ok(AckType::Cumulative) | Err(_), Some(_), _) => None,
         };
         match what {
-            Some(what) => consumer.ack(AckRequest {
-                ack: what,
-                request_id: ack.request_id,
-                properties: ack.properties.into_iter().map(|pair| (pair.key, pair.value)).collect(),
-            }),
+            Some(what) => consumer.ack(AckRequest { ack: what, request_id: ack.request_id }),
             None => {
                 if let Some(request_id) = ack.request_id {
                     self.answer(replies::ack_response(ack.consumer_id, request_id, None));
@@ -408,7 +426,10 @@ impl Connection {
     fn seek(&mut self, seek: proto::CommandSeek) {
         let request_id = seek.request_id;
         let to = match (&seek.message_id, seek.message_publish_time) {
-            (Some(id), _) => SeekTo::Position(replies::position(id.ledger_id, id.entry_id)),
+            (Some(id), _) => SeekTo::Position {
+                position: replies::position(id.ledger_id, id.entry_id),
+                ack_set: (!id.ack_set.is_empty()).then(|| id.ack_set.as_slice().into()),
+            },
             (None, Some(publish_time_ms)) => SeekTo::PublishTime(publish_time_ms),
             (None, None) => {
                 return self.answer(replies::error(
@@ -459,6 +480,10 @@ impl Connection {
                 ));
             }
         };
+        if let Some(listener) = request.advertised_listener_name.filter(|name| !name.is_empty()) {
+            let message = format!("the broker do not have {listener} listener");
+            return self.answer(replies::lookup_failed(request_id, ServerError::ServiceNotReady, message));
+        }
         let Ok(permit) = Arc::clone(&self.shared.lookups).try_acquire_owned() else {
             let error = ServerError::TooManyRequests;
             return self.answer(replies::lookup_failed(request_id, error, TOO_MANY_LOOKUPS.into()));
@@ -541,12 +566,33 @@ fn no_consumer(request_id: u64) -> Command {
     replies::error(request_id, ServerError::MetadataError, "Consumer not found")
 }
 
+/// Bytes that nobody interprets: what a producer or consumer without a schema exchanges, too.
+fn is_plain_bytes(schema: &proto::Schema) -> bool {
+    schema.r#type == SchemaType::None as i32
+}
+
+fn no_schemas(schema: &proto::Schema) -> String {
+    let name = SchemaType::try_from(schema.r#type).map_or("unknown", |known| known.as_str_name());
+    format!("schemas are not supported yet: a schema of type {name} was asked for, only plain bytes are exchanged")
+}
+
+/// Why a consumer cannot get what it asks for in this version.
+fn unsupported(request: &proto::CommandSubscribe) -> Option<String> {
+    // Who takes what comes needs no schema.
+    let takes_all = |schema: &proto::Schema| schema.r#type == SchemaType::AutoConsume as i32;
+    if let Some(schema) = request.schema.as_ref().filter(|schema| !is_plain_bytes(schema) && !takes_all(schema)) {
+        return Some(no_schemas(schema));
+    }
+    (request.start_message_rollback_duration_sec() > 0)
+        .then(|| "starting at a time (start_message_rollback_duration_sec) is not supported yet".to_owned())
+}
+
 fn peer_of(connect: &proto::CommandConnect) -> Peer {
     let flags = connect.feature_flags.as_ref();
     Peer::new(
         connect.protocol_version(),
         connect.client_version.clone(),
-        flags.is_some_and(proto::FeatureFlags::supports_broker_entry_metadata),
+        flags.is_some_and(proto::FeatureFlags::supports_partial_producer),
     )
 }
 
@@ -560,13 +606,17 @@ fn publish_of(
     send: &proto::CommandSend,
     block: PayloadBlock,
     max_message_bytes: usize,
+    encryption_required: bool,
 ) -> Result<Publish, (ServerError, String)> {
     let refuse = |error, message: &str| Err((error, message.to_owned()));
     let Ok(payload_crc) = block.verify() else {
         return refuse(ServerError::ChecksumError, "Checksum failed on the broker");
     };
-    if block.metadata_range().is_err() {
+    let Ok(metadata) = block.metadata() else {
         return refuse(ServerError::MetadataError, "the size of the message's metadata is wrong");
+    };
+    if encryption_required && !MetadataPeek::parse(metadata).is_ok_and(|metadata| metadata.encrypted) {
+        return refuse(ServerError::MetadataError, "Messages must be encrypted");
     }
     let Some(messages) = u32::try_from(send.num_messages()).ok().filter(|count| *count > 0) else {
         return refuse(ServerError::NotAllowedError, "the number of messages must be positive");

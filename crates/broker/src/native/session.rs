@@ -14,16 +14,17 @@ pub(super) struct Peer {
     pub(super) protocol_version: i32,
     /// Free text such as `Pulsar-Java-v4.0.1`.
     pub(super) client_version: String,
-    pub(super) supports_broker_entry_metadata: bool,
+    /// Shown in statistics.
+    pub(super) supports_partial_producer: bool,
 }
 
 impl Peer {
     /// `protocol_version` as the client sent it; anything below 0 is treated as 0.
-    pub(super) fn new(protocol_version: i32, client_version: String, supports_broker_entry_metadata: bool) -> Self {
+    pub(super) fn new(protocol_version: i32, client_version: String, supports_partial_producer: bool) -> Self {
         Self {
             protocol_version: protocol_version.clamp(0, PROTOCOL_VERSION),
             client_version,
-            supports_broker_entry_metadata,
+            supports_partial_producer,
         }
     }
 }

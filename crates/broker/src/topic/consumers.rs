@@ -1,5 +1,6 @@
 //! Subscriptions and consumers of a topic: joining and leaving, acknowledging, seeking.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use managed_ledger::{
@@ -82,10 +83,19 @@ fn cursor_error(error: &CursorError) -> BrokerError {
 }
 
 impl Topic {
-    pub(super) fn add_subscription(&mut self, name: Arc<str>, cursor: CursorId, durable: bool, turn: &mut Turn<'_>) {
+    pub(super) fn add_subscription(
+        &mut self,
+        name: Arc<str>,
+        cursor: CursorId,
+        durable: bool,
+        properties: BTreeMap<String, String>,
+        turn: &mut Turn<'_>,
+    ) {
         let reader = turn.key();
         let limits = self.limits(turn);
-        let subscription = Subscription::new(self.key, self.partition, name.clone(), cursor, reader, durable, limits);
+        let mut subscription =
+            Subscription::new(self.key, self.partition, name.clone(), cursor, reader, durable, limits);
+        subscription.properties = properties;
         self.subscriptions.insert(name, subscription);
     }
 
@@ -251,12 +261,12 @@ impl Topic {
         let waiting = self.creating.remove(&name).unwrap_or_default();
         match result {
             Ok(cursor) => {
-                self.add_subscription(name.clone(), cursor, durable, turn);
-                if let (Some(Joining::Consumer { request, .. }), Some(subscription)) =
-                    (waiting.first(), self.subscriptions.get_mut(&name))
-                {
-                    subscription.properties = request.subscription_properties.clone();
-                }
+                // The first who asked for it has named them.
+                let properties = match waiting.first() {
+                    Some(Joining::Consumer { request, .. }) => request.subscription_properties.clone(),
+                    Some(Joining::Producer { .. }) | None => BTreeMap::new(),
+                };
+                self.add_subscription(name.clone(), cursor, durable, properties, turn);
                 tracing::info!(topic = %self.name, subscription = %name, durable, "subscription created");
                 reply.into_iter().for_each(|reply| drop(reply.send(Ok(()))));
                 for joining in waiting {
@@ -487,8 +497,8 @@ impl Topic {
     }
 
     fn seek(&mut self, name: &Arc<str>, to: SeekTo, reply: Reply<()>, turn: &mut Turn<'_>) {
-        let position = match to {
-            SeekTo::Position(position) => position,
+        let (position, ack_set) = match to {
+            SeekTo::Position { position, ack_set } => (position, ack_set),
             SeekTo::PublishTime(_) => {
                 let message = "seeking by publish time is not supported yet";
                 return drop(reply.send(refused(BrokerErrorKind::NotAllowed, message)));
@@ -508,7 +518,17 @@ impl Topic {
             self.close_for_seek(name, turn);
         }
         let token = self.token(Waiting::Reset { reply });
-        self.ledger.reset_cursor(turn.now, cursor, mark_delete, Some(token), turn.effects);
+        let next = self.ledger.at_or_after(position);
+        let partial = ack_set.filter(|_| {
+            turn.env.config.ack_at_batch_index_level && next == position && position <= self.ledger.last_confirmed()
+        });
+        let reset_token = if partial.is_none() { Some(token) } else { None };
+        self.ledger.reset_cursor(turn.now, cursor, mark_delete, reset_token, turn.effects);
+        if let Some(remaining) = partial {
+            // Its receipt covers the reset, which comes before it.
+            let ack = CursorAck::Individual { position, remaining: remaining.into_vec() };
+            self.ledger.ack(turn.now, cursor, &ack, Some(token), turn.effects);
+        }
     }
 
     /// Tells the consumers to reconnect, but keeps a non-durable subscription for them.

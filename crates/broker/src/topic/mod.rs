@@ -147,7 +147,8 @@ impl Topic {
         for (cursor, name) in cursors {
             // Cursors of the system (`pulsar.dedup`, `__compaction`, `pulsar.repl.…`) are no subscriptions.
             if !is_reserved(&name) {
-                topic.add_subscription(name.into(), cursor, true, turn);
+                let properties = topic.ledger.cursor_properties(cursor);
+                topic.add_subscription(name.into(), cursor, true, properties, turn);
             }
         }
         topic

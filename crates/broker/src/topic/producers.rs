@@ -72,8 +72,9 @@ impl Topic {
         self.check_open()?;
         let refuse = |kind, message: String| Err(BrokerError::new(kind, message));
         let policies = &self.namespace.policies;
+        let encryption_required = policies.encryption_required;
         let max = policies.max_producers_per_topic.filter(|max| *max > 0).or(turn.env.config.max_producers_per_topic);
-        if policies.encryption_required && !request.encrypted {
+        if encryption_required && !request.encrypted {
             return refuse(BrokerErrorKind::Metadata, format!("Encryption is required in {}", self.name));
         }
         if request.access_mode != AccessMode::Shared {
@@ -120,7 +121,8 @@ impl Topic {
         self.producer_by_name.insert(name.clone(), key);
         let handle =
             ProducerHandle { mailbox: turn.env.mailbox.clone(), topic: self.key, producer: key, closed: false };
-        Ok((handle, ProducerCreated { name: name.to_string(), last_sequence_id: -1, topic_epoch: None }))
+        let name = name.to_string();
+        Ok((handle, ProducerCreated { name, last_sequence_id: -1, topic_epoch: None, encryption_required }))
     }
 
     /// Hands a publish to the managed ledger.

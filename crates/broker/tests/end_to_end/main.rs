@@ -33,11 +33,7 @@ async fn what_is_sent_is_received_in_order_and_survives_the_broker() {
     let (receipt, message) = (client.receipt().await, client.message().await);
     assert_eq!((receipt.0, text(&message), message.position), (4, "e".to_owned(), receipt.1));
 
-    consumer.ack(AckRequest {
-        ack: Ack::Cumulative(AckId { position: sent[1], ack_set: None }),
-        request_id: Some(7),
-        properties: Vec::new(),
-    });
+    consumer.ack(AckRequest { ack: Ack::Cumulative(AckId { position: sent[1], ack_set: None }), request_id: Some(7) });
     assert_eq!(client.ack_response().await, 7);
     consumer.ack(ack(sent[3], None, Some(8)));
     assert_eq!(client.ack_response().await, 8);
@@ -305,14 +301,39 @@ async fn readers_and_seeks_begin_where_they_are_told() {
     request.initial_position = InitialPosition::Latest;
     let mut consumer = broker.subscribe(request).await.unwrap();
     for (to, expected) in [(Position::EARLIEST, "a b c"), (sent[1], "b c")] {
-        consumer.seek(SeekTo::Position(to)).await.unwrap();
+        consumer.seek(SeekTo::Position { position: to, ack_set: None }).await.unwrap();
         assert!(matches!(client.next().await, Outgoing::CloseConsumer { .. }));
         consumer = client.subscribe(TOPIC, "s", SubscriptionType::Exclusive).await.unwrap();
         consumer.flow(100);
         assert_eq!(client.messages(expected.split(' ').count()).await, expected);
     }
+    // Into a batch: what comes before is taken as acknowledged.
+    producer.send(publish(3, b"batch", Some(4)));
+    let (_, batch) = client.receipt().await;
+    assert_eq!(client.messages(1).await, "batch");
+    consumer.seek(SeekTo::Position { position: batch, ack_set: Some([0b1100].into()) }).await.unwrap();
+    assert!(matches!(client.next().await, Outgoing::CloseConsumer { .. }));
+    consumer = client.subscribe(TOPIC, "s", SubscriptionType::Exclusive).await.unwrap();
+    consumer.flow(100);
+    assert_eq!(client.message().await.ack_set.as_deref(), Some(&[0b1100][..]));
     consumer.unsubscribe(false).await.unwrap();
     assert!(broker.subscriptions(&topic(TOPIC)).await.unwrap().is_empty());
+    broker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_subscription_keeps_the_properties_it_was_created_with() {
+    let world = World::new();
+    let broker = world.start().await;
+    let mut client = Client::new(&broker);
+    let mut request = client.consumer(TOPIC, "s", SubscriptionType::Exclusive);
+    request.subscription_properties.insert("team".to_owned(), "a".to_owned());
+    let consumer = broker.subscribe(request).await.unwrap();
+    consumer.close().await;
+    broker.unload_topic(&topic(TOPIC)).await.unwrap();
+    let _consumer = client.subscribe(TOPIC, "s", SubscriptionType::Exclusive).await.unwrap();
+    let stats = broker.topic_stats(&topic(TOPIC)).await.unwrap();
+    assert_eq!(stats.subscriptions["s"].subscription_properties["team"], "a");
     broker.shutdown().await;
 }
 

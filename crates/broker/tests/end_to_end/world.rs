@@ -135,7 +135,6 @@ impl Client {
             priority_level: 0,
             durable: true,
             start_message_id: None,
-            start_message_rollback_sec: 0,
             initial_position: InitialPosition::Earliest,
             read_compacted: false,
             force_topic_creation: true,
@@ -241,5 +240,5 @@ pub(crate) async fn send(client: &mut Client, producer: &ProducerHandle, payload
 
 pub(crate) fn ack(position: Position, ack_set: Option<&[i64]>, request_id: Option<u64>) -> AckRequest {
     let id = AckId { position, ack_set: ack_set.map(Box::from) };
-    AckRequest { ack: Ack::Individual(AckIds::One(id)), request_id, properties: Vec::new() }
+    AckRequest { ack: Ack::Individual(AckIds::One(id)), request_id }
 }

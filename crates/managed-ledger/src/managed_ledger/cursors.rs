@@ -42,6 +42,12 @@ impl ManagedLedger {
         self.cursors().find(|(_, cursor)| *cursor == name).map(|(id, _)| id)
     }
 
+    /// What [`NewCursor::cursor_properties`] said; empty for a non-durable cursor, whose creator has to remember them.
+    #[must_use]
+    pub fn cursor_properties(&self, id: CursorId) -> BTreeMap<String, String> {
+        self.cursors.get(&id).map(|slot| slot.cursor.properties().collect()).unwrap_or_default()
+    }
+
     /// Creates a cursor; [`Effect::CursorCreated`] follows when its node is durable, at once for a non-durable one.
     pub fn create_cursor(&mut self, now: Now, new: NewCursor, token: u64, out: &mut Effects) {
         let refused = match &self.writing {

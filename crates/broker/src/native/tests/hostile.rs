@@ -86,6 +86,32 @@ fn named_producer(name: &str, topic: &str) -> Command {
     .into()
 }
 
+fn schema(schema_type: i32) -> proto::Schema {
+    proto::Schema { r#type: schema_type, ..Default::default() }
+}
+
+fn with_schema(schema_type: i32) -> Command {
+    proto::CommandProducer {
+        topic: "typed".into(),
+        producer_id: 2,
+        request_id: 1,
+        schema: Some(schema(schema_type)),
+        ..Default::default()
+    }
+    .into()
+}
+
+fn latecomer() -> proto::CommandSubscribe {
+    proto::CommandSubscribe {
+        topic: "typed".into(),
+        subscription: "s".into(),
+        sub_type: proto::command_subscribe::SubType::Shared as i32,
+        consumer_id: 2,
+        request_id: 1,
+        ..Default::default()
+    }
+}
+
 fn said(command: impl Into<Command>) -> Vec<u8> {
     let mut bytes = BytesMut::new();
     encode_command(command, &mut bytes);
@@ -127,6 +153,9 @@ fn cases() -> Vec<(&'static str, When, Vec<u8>, &'static str)> {
         message_publish_time,
         ..Default::default()
     };
+    let none = proto::schema::Type::None as i32;
+    let json = proto::schema::Type::Json as i32;
+    let any = proto::schema::Type::AutoConsume as i32;
     let id = proto::MessageIdData { ledger_id: 1, entry_id: 1, ..Default::default() };
     let ack = |consumer_id, ids: usize, ack_type: i32| proto::CommandAck {
         consumer_id,
@@ -355,7 +384,49 @@ fn cases() -> Vec<(&'static str, When, Vec<u8>, &'static str)> {
             said(proto::CommandGetTopicsOfNamespace { request_id: 1, namespace: "a".into(), ..Default::default() }),
             "closed",
         ),
+        (
+            "lookup through a listener",
+            Connected,
+            said(proto::CommandLookupTopic {
+                topic: "t".into(),
+                request_id: 1,
+                advertised_listener_name: Some("external".into()),
+                ..Default::default()
+            }),
+            "LookupResponse:ServiceNotReady open",
+        ),
         // ---- what is not there
+        ("producer with a schema", Connected, said(with_schema(json)), "Error:NotAllowedError open"),
+        ("producer of bytes", Connected, said(with_schema(none)), "ProducerSuccess open"),
+        ("producer with a schema of a later version", Connected, said(with_schema(1000)), "closed"),
+        ("producer for all schemas", Connected, said(with_schema(any)), "Error:NotAllowedError open"),
+        (
+            "consumer with a schema",
+            Connected,
+            said(proto::CommandSubscribe { schema: Some(schema(json)), ..latecomer() }),
+            "Error:NotAllowedError open",
+        ),
+        (
+            "consumer of all schemas",
+            Connected,
+            said(proto::CommandSubscribe { schema: Some(schema(any)), ..latecomer() }),
+            "Success open",
+        ),
+        (
+            "consumer from an hour ago",
+            Connected,
+            said(proto::CommandSubscribe { start_message_rollback_duration_sec: Some(3600), ..latecomer() }),
+            "Error:NotAllowedError open",
+        ),
+        (
+            "cumulative ACK with properties",
+            Connected,
+            said(Command::Ack(proto::CommandAck {
+                properties: vec![proto::KeyLongValue { key: "k".into(), value: 1 }],
+                ..ack(1, 1, 1)
+            })),
+            "AckResponse:NotAllowedError open",
+        ),
         (
             "schema",
             Connected,
@@ -410,6 +481,36 @@ fn each_gets_what_it_deserves_and_nobody_else_notices() {
         let stored = cases.iter().filter(|case| case.3.starts_with("SendReceipt")).count();
         assert_eq!(stage.entries("hostile").await, stored as u64);
         assert_eq!(stage.door.stats().checksum_errors, 1);
+    });
+}
+
+#[test]
+fn where_encryption_is_required_plain_messages_are_refused() {
+    on_stage(BrokerConfig::default(), NativeConfig::default(), async |stage| {
+        let namespace = pulsar_proto::NamespaceName::parse("public/default").unwrap();
+        stage.broker.update_namespace(&namespace, |policies| policies.encryption_required = true).await.unwrap();
+        let mut client = Client::hello(stage.address).await;
+        client.say(producer(1, "secret")).await;
+        assert_eq!(client.next_type().await, Some(Type::Error), "a producer that does not encrypt");
+        let request = |encrypted| proto::CommandProducer {
+            topic: "secret".into(),
+            producer_id: 1,
+            request_id: 1,
+            encrypted: Some(encrypted),
+            ..Default::default()
+        };
+        client.say(request(true)).await;
+        assert_eq!(client.next_type().await, Some(Type::ProducerSuccess));
+        client.publish(1, 0, b"plain").await;
+        assert_eq!(name(&client.next_command().await), "SendError:MetadataError");
+        let metadata = proto::MessageMetadata {
+            producer_name: "p".into(),
+            encryption_keys: vec![proto::EncryptionKeys { key: "k".into(), ..Default::default() }],
+            ..Default::default()
+        };
+        let block = PayloadBlock::build(&metadata, b"cipher");
+        client.say_with_payload(send(1, 1), block.bytes()).await;
+        assert_eq!(client.next_type().await, Some(Type::SendReceipt));
     });
 }
 
