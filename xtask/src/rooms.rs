@@ -7,10 +7,11 @@ use std::path::Path;
 use crate::run::Failed;
 
 /// The rooms from the ground up: each may depend on those named beside it and on nothing else of ours.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("disk", &[]),
-    ("pulsar-proto", &[]),
-    ("bookkeeper-proto", &[]),
+    ("checksum", &[]),
+    ("pulsar-proto", &["checksum"]),
+    ("bookkeeper-proto", &["checksum"]),
     ("metadata", &["disk"]),
     ("bookie", &["disk", "bookkeeper-proto"]),
     ("ledger", &["bookkeeper-proto", "metadata"]),
@@ -21,8 +22,18 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("sim", &ALL),
 ];
 
-const ALL: [&str; 9] =
-    ["disk", "pulsar-proto", "bookkeeper-proto", "metadata", "bookie", "ledger", "managed-ledger", "broker", "admin"];
+const ALL: [&str; 10] = [
+    "disk",
+    "checksum",
+    "pulsar-proto",
+    "bookkeeper-proto",
+    "metadata",
+    "bookie",
+    "ledger",
+    "managed-ledger",
+    "broker",
+    "admin",
+];
 
 /// Marks that say "not finished"; assembled so that this list does not find itself.
 const UNFINISHED: [&str; 4] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("todo", "!(")];

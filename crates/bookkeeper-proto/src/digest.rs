@@ -1,8 +1,7 @@
 use bytes::Bytes;
+use checksum::Shift;
 use hmac::{Hmac, Mac};
 use sha1::{Digest as _, Sha1};
-
-use crate::checksum::Shift;
 
 /// How a ledger's entries are protected. The numbers are those of the metadata format.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

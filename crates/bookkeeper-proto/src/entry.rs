@@ -10,8 +10,8 @@
 //! | 32+d | n | payload |
 
 use bytes::{BufMut, Bytes, BytesMut};
+use checksum::Shift;
 
-use crate::checksum::Shift;
 use crate::{DigestType, Digester, EntryId, LedgerId};
 
 pub const ENTRY_HEADER_LEN: usize = 32;

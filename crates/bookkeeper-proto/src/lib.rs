@@ -7,7 +7,6 @@
 //! Read first: [`EntryBuf`], [`EntryView`], [`AddOp`], [`BookieError`], [`LedgerMetadata`].
 //! Tests: `tests/golden.rs` (bytes written by BookKeeper 4.17.1), `tests/properties.rs`, `fuzz/`.
 
-pub mod checksum;
 pub mod entry;
 pub mod layout;
 pub mod ledger_metadata;

@@ -3,7 +3,7 @@
 use bookkeeper_proto::ledger_path::{ledger_path, parse_ledger_path};
 use bookkeeper_proto::{
     BookieId, DigestType, Digester, ENTRY_HEADER_LEN, EntryBuf, EntryHeader, EntryId, EntryView, LedgerId,
-    LedgerMetadata, LedgerState, MAX_PREFIX_LEN, Segment, checksum,
+    LedgerMetadata, LedgerState, MAX_PREFIX_LEN, Segment,
 };
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -48,18 +48,6 @@ prop_compose! {
 }
 
 proptest! {
-    #[test]
-    fn joined_checksums_are_checksums(a in bytes(300), b in bytes(5000)) {
-        let whole = crc32c::crc32c(&[&a[..], &b[..]].concat());
-        prop_assert_eq!(checksum::join(crc32c::crc32c(&a), crc32c::crc32c(&b), b.len()), whole);
-    }
-
-    #[test]
-    fn joining_knows_any_length(crc_a: u32, crc_b: u32, len in 0..=u32::MAX as usize) {
-        let expected = crc32c::crc32c_combine(crc_a, crc_b, len);
-        prop_assert_eq!(checksum::join(crc_a, crc_b, len), expected);
-    }
-
     #[test]
     fn entries_survive(
         digest in digest_type(), password in bytes(10), prefix in bytes(MAX_PREFIX_LEN), payload in bytes(300),

@@ -18,7 +18,6 @@ use std::ops::Range;
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::command::{self, Command, DecodeError};
-use crate::crc;
 
 pub use crate::command::encode_command;
 pub use crate::wire::{MessageHeader, SendReceipt, encode_message_header, encode_send_receipt};
@@ -199,7 +198,7 @@ impl PayloadBlock {
         if computed != expected {
             return Err(ChecksumMismatch { expected, computed });
         }
-        Ok(crc::combine(crc32c::crc32c(head), computed, covered.len()))
+        Ok(checksum::join(crc32c::crc32c(head), computed, covered.len()))
     }
 
     /// Where the encoded `MessageMetadata` lies within [`bytes`](Self::bytes).

@@ -13,7 +13,6 @@ pub mod ack_set;
 pub mod batch;
 pub mod command;
 pub mod compression;
-pub mod crc;
 pub mod entry_metadata;
 pub mod frame;
 pub mod hash;
