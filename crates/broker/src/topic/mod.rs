@@ -5,8 +5,10 @@
 
 mod consumers;
 mod dispatch;
+mod positions;
 mod producers;
 mod stats;
+mod subscriptions;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,10 +18,10 @@ use pulsar_proto::TopicName;
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
-use self::consumers::Waiting;
 use self::producers::{PendingPublish, Producer};
+use self::subscriptions::{Joining, Waiting};
 use crate::config::BrokerConfig;
-use crate::door::{BrokerError, BrokerErrorKind, Outgoing, Position};
+use crate::door::{BrokerError, BrokerErrorKind, Position};
 use crate::mailbox::{Mailbox, Reply, TopicRequest};
 use crate::outboxes::Outboxes;
 use crate::subscription::Subscription;
@@ -78,7 +80,7 @@ pub(crate) struct Topic {
     /// Consumer key to the name of its subscription.
     consumers: FxHashMap<u64, Arc<str>>,
     /// Durable subscriptions being created, and who wants to join them.
-    creating: FxHashMap<Arc<str>, Vec<consumers::Joining>>,
+    creating: FxHashMap<Arc<str>, Vec<Joining>>,
     /// Token of a cursor operation to what happens when it is done.
     waiting: FxHashMap<u64, Waiting>,
     last_token: u64,
@@ -217,7 +219,7 @@ impl Topic {
             Effect::AddFailed { token, error } => self.publish_failed(token, &error, turn),
             Effect::AckDone { token, result } => self.ack_done(token, result, turn),
             Effect::CursorCreated { token, result } => self.cursor_created(token, result, turn),
-            Effect::CursorDeleted { token, result } => self.cursor_deleted(token, result, turn),
+            Effect::CursorDeleted { token, result } => self.cursor_deleted(token, result),
             Effect::EntriesRead { reader, from, result } => self.entries_read(reader, from, result, turn),
             Effect::NewEntries => self.dirty = true,
             Effect::WritesInterrupted { cause } => {
@@ -313,10 +315,6 @@ impl Topic {
         self.last_token += 1;
         self.waiting.insert(self.last_token, waiting);
         self.last_token
-    }
-
-    fn push(&self, slot: crate::outboxes::OutSlot, item: Outgoing, turn: &mut Turn<'_>) {
-        turn.out.push(slot, item);
     }
 }
 

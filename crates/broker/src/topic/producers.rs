@@ -232,7 +232,7 @@ impl Topic {
         for key in keys {
             let producer = &self.producers[&key];
             let close = Outgoing::CloseProducer { producer_id: producer.producer_id };
-            self.push(producer.slot, close, turn);
+            turn.out.push(producer.slot, close);
             self.remove_producer(key, turn);
         }
     }
