@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bookkeeper_proto::{AddDone, AddSink};
 use parking_lot::Mutex;
-use pulsar_proto::TopicName;
+use pulsar_proto::{NamespaceName, TopicName};
 use tokio::sync::{Notify, oneshot};
 
 use crate::door::{
@@ -60,6 +60,11 @@ pub(crate) enum Command {
     },
     Metrics {
         reply: oneshot::Sender<Vec<TopicMetrics>>,
+    },
+    /// For the topics of a namespace whose policies have changed.
+    Policies {
+        name: NamespaceName,
+        namespace: Arc<Namespace>,
     },
     /// A term of ownership began: topics opened before it are closed.
     NewTerm {

@@ -16,13 +16,14 @@ use managed_ledger::{
     Context, Effect, Effects, Event, ManagedLedger, ManagedLedgerConfig, Now, OpenError, OpenOptions, Retention,
     TaskResult,
 };
-use pulsar_proto::TopicName;
+use pulsar_proto::{NamespaceName, TopicName};
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
 use crate::door::{BrokerError, BrokerErrorKind};
 use crate::mailbox::{Command, Grant, Reply, TopicRequest};
 use crate::outboxes::Outboxes;
+use crate::tenancy::Namespace;
 use crate::topic::{Env, Topic, Turn};
 
 /// How often topics hear that time passes. Nothing ticks while there are none.
@@ -181,6 +182,7 @@ impl Shard {
                 None => drop(reply.send(Ok(()))),
             },
             Command::Metrics { reply } => drop(reply.send(self.topics.values().map(Topic::metrics).collect())),
+            Command::Policies { name, namespace } => self.new_policies(&name, &namespace, now),
             Command::NewTerm { term } => {
                 self.term = self.term.max(term);
                 self.close_all(now, |topic| topic.term < term);
@@ -195,6 +197,34 @@ impl Shard {
             Command::Stop => {
                 self.stopping = true;
                 self.close_all(now, |_| true);
+            }
+        }
+    }
+
+    fn new_policies(&mut self, name: &NamespaceName, namespace: &Arc<Namespace>, now: Now) {
+        let config = self.ledger_config(namespace);
+        let mut open = Vec::new();
+        for (_, slot) in self.names.iter_mut().filter(|(topic, _)| topic.namespace() == *name) {
+            match slot {
+                Slot::Open(key) => open.push(*key),
+                Slot::Loading(waiting) => {
+                    waiting.iter_mut().for_each(|(grant, _)| grant.namespace = namespace.clone());
+                }
+                Slot::Deleting => {}
+            }
+        }
+        for key in open {
+            self.with(key, now, |topic, turn| topic.set_policies(namespace.clone(), config.clone(), turn));
+        }
+    }
+
+    /// The settings of the managed ledgers of a namespace.
+    fn ledger_config(&self, namespace: &Namespace) -> Arc<ManagedLedgerConfig> {
+        match &namespace.policies.retention_policies {
+            None => self.context.config.clone(),
+            Some(policy) => {
+                let retention = Retention::from_policy(policy.retention_time_in_minutes, policy.retention_size_in_mb);
+                Arc::new(ManagedLedgerConfig { retention, ..(*self.context.config).clone() })
             }
         }
     }
@@ -379,14 +409,10 @@ impl Shard {
             self.next_key += 1;
             let key = self.next_key;
             let (context, arrivals) = (self.context.clone(), self.arrivals.clone());
-            let retention = grant.namespace.policies.retention_policies.as_ref().map(|policy| {
-                let retention = Retention::from_policy(policy.retention_time_in_minutes, policy.retention_size_in_mb);
-                Arc::new(ManagedLedgerConfig { retention, ..(*context.config).clone() })
-            });
             let options = OpenOptions {
                 owner: key,
                 create_if_missing: grant.create,
-                config: retention,
+                config: Some(self.ledger_config(&grant.namespace)),
                 properties: Vec::new(),
                 now,
             };
@@ -420,6 +446,9 @@ impl Shard {
             }
             Ok(ledger) => {
                 tracing::info!(topic = %name, "topic opened");
+                // Policies may have changed while it was opened; those who wait have been told.
+                let namespace = waiting.first().map_or(grant.namespace, |(grant, _)| grant.namespace.clone());
+                let config = self.ledger_config(&namespace);
                 let mut turn = Turn {
                     now,
                     effects: &mut self.effects,
@@ -427,7 +456,8 @@ impl Shard {
                     env: &self.env,
                     next_key: &mut self.next_key,
                 };
-                let topic = Topic::new(key, name.clone(), grant.term, grant.namespace, *ledger, &mut turn);
+                let mut topic = Topic::new(key, name.clone(), grant.term, namespace.clone(), *ledger, &mut turn);
+                topic.set_policies(namespace, config, &turn);
                 self.topics.insert(key, topic);
                 self.names.insert(name.clone(), Slot::Open(key));
                 for (grant, request) in waiting {

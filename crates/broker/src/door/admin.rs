@@ -234,11 +234,6 @@ impl Broker {
         self.inner().tenancy.partitioned(topic).await
     }
 
-    /// Whether there is a (non-partitioned) topic or partition of that name in storage.
-    pub async fn topic_exists(&self, topic: &TopicName) -> Result<bool, BrokerError> {
-        self.inner().tenancy.managed_ledger_exists(topic).await
-    }
-
     /// Loads the topic if need be; `TopicNotFound`.
     pub async fn topic_stats(&self, topic: &TopicName) -> Result<TopicStats, BrokerError> {
         Ok(*self.ask_topic(topic, Creation::Never, |reply| TopicRequest::Stats { reply }).await?)

@@ -23,7 +23,7 @@ use crate::config::{BrokerConfig, TopicType};
 use crate::mailbox::{Command, Grant, Mailbox, Reply, TopicRequest};
 use crate::ownership::{NamespaceEphemeralData, Owner, OwnershipShell};
 use crate::shard::Shard;
-use crate::tenancy::{ClusterUrls, Namespace, Tenancy, metadata_error};
+use crate::tenancy::{Changed, ClusterUrls, Namespace, Tenancy, metadata_error};
 use crate::topic::{Env, ProducerNames};
 
 pub use self::admin::TopicsMode;
@@ -40,6 +40,18 @@ pub use crate::tenancy::{
 };
 pub use managed_ledger::Position;
 pub use pulsar_proto::{NamespaceName, TopicName};
+
+/// Hands the policies of namespaces to the topics that are open.
+async fn tell_policies(tenancy: &Tenancy, shards: &[Arc<Mailbox>], names: &[NamespaceName]) -> Result<(), BrokerError> {
+    for name in names {
+        if let Some(namespace) = tenancy.namespace(name).await? {
+            for shard in shards {
+                shard.post(Command::Policies { name: name.clone(), namespace: namespace.clone() });
+            }
+        }
+    }
+    Ok(())
+}
 
 /// The tenant of the namespaces named after brokers, which each broker uses to check itself.
 const HEARTBEAT_TENANT: &str = "pulsar";
@@ -127,9 +139,20 @@ impl Broker {
         // Both end with shard 0.
         broker.spawn_on(0, move || ownership.follow_session());
         let mut watch = tenancy.watch();
+        let shards = broker.inner.shards.clone();
         broker.spawn_on(0, move || async move {
             while let Some(event) = watch.next().await {
-                tenancy.on_event(&event);
+                let result = match tenancy.on_event(&event) {
+                    Changed::Nothing => Ok(()),
+                    Changed::Namespace(name) => tell_policies(&tenancy, &shards, &[name]).await,
+                    Changed::Anything => match tenancy.all_namespaces().await {
+                        Ok(names) => tell_policies(&tenancy, &shards, &names).await,
+                        Err(error) => Err(error),
+                    },
+                };
+                if let Err(error) = result {
+                    tracing::warn!(%error, "cannot read changed policies: open topics keep the old ones");
+                }
             }
         });
         Ok(broker)

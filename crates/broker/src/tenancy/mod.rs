@@ -24,7 +24,7 @@ pub use self::data::{
     Policies, RetentionPolicies, TenantInfo,
 };
 pub(crate) use self::init::ClusterUrls;
-pub(crate) use self::namespaces::Namespace;
+pub(crate) use self::namespaces::{Changed, Namespace};
 
 /// Reads and writes what is below `/admin`, and remembers namespaces until they change.
 pub(crate) struct Tenancy {

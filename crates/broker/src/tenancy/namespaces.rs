@@ -18,6 +18,13 @@ pub(crate) struct Namespace {
     pub bundles: Bundles,
 }
 
+/// Whose policies an event may have changed.
+pub(crate) enum Changed {
+    Nothing,
+    Namespace(NamespaceName),
+    Anything,
+}
+
 impl Namespace {
     /// A broker's own namespace: it always exists, has no node in the metadata, is one bundle, and creates topics whatever
     /// the broker's settings say.
@@ -111,19 +118,32 @@ impl Tenancy {
     }
 
     /// Forgets what an event is about.
-    pub(crate) fn on_event(&self, event: &Event) {
+    pub(crate) fn on_event(&self, event: &Event) -> Changed {
         let mut cache = self.namespaces.write();
         self.cache_epoch.fetch_add(1, Ordering::AcqRel);
         match event.path() {
             Some(path) => {
                 let below =
                     path.strip_prefix("/admin/policies/").or_else(|| path.strip_prefix("/admin/local-policies/"));
-                if let Some(namespace) = below {
-                    cache.remove(namespace);
-                }
+                let Some(namespace) = below else { return Changed::Nothing };
+                cache.remove(namespace);
+                // A tenant has its node there, too.
+                NamespaceName::parse(namespace).map_or(Changed::Nothing, Changed::Namespace)
             }
-            None => cache.clear(),
+            None => {
+                cache.clear();
+                Changed::Anything
+            }
         }
+    }
+
+    /// All there are.
+    pub(crate) async fn all_namespaces(&self) -> Result<Vec<NamespaceName>, BrokerError> {
+        let mut all = Vec::new();
+        for tenant in self.tenants().await? {
+            all.extend(self.namespaces(&tenant).await?.iter().filter_map(|name| NamespaceName::parse(name).ok()));
+        }
+        Ok(all)
     }
 
     pub(crate) async fn brokers(&self) -> Result<Vec<String>, BrokerError> {

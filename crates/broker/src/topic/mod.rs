@@ -13,7 +13,7 @@ mod subscriptions;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use managed_ledger::{CursorId, Effect, Effects, Event, ManagedLedger, Now};
+use managed_ledger::{CursorId, Effect, Effects, Event, ManagedLedger, ManagedLedgerConfig, Now};
 use pulsar_proto::TopicName;
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
@@ -154,6 +154,20 @@ impl Topic {
             }
         }
         topic
+    }
+
+    /// Puts policies in force, and the settings of the managed ledger that come with them. Producers and consumers that are
+    /// there stay, even if they would be refused now.
+    pub(crate) fn set_policies(
+        &mut self,
+        namespace: Arc<Namespace>,
+        config: Arc<ManagedLedgerConfig>,
+        turn: &Turn<'_>,
+    ) {
+        self.namespace = namespace;
+        self.ledger.set_config(config);
+        let limits = self.limits(turn);
+        self.subscriptions.values_mut().for_each(|subscription| subscription.limits = limits);
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -73,7 +73,7 @@ impl Topic {
         let refuse = |kind, message: String| Err(BrokerError::new(kind, message));
         let policies = &self.namespace.policies;
         let encryption_required = policies.encryption_required;
-        let max = policies.max_producers_per_topic.filter(|max| *max > 0).or(turn.env.config.max_producers_per_topic);
+        let max = policies.max_producers_per_topic.or(turn.env.config.max_producers_per_topic).filter(|max| *max > 0);
         if encryption_required && !request.encrypted {
             return refuse(BrokerErrorKind::Metadata, format!("Encryption is required in {}", self.name));
         }

@@ -80,7 +80,7 @@ impl Topic {
         self.subscriptions.insert(name, subscription);
     }
 
-    fn limits(&self, turn: &Turn<'_>) -> DispatchLimits {
+    pub(super) fn limits(&self, turn: &Turn<'_>) -> DispatchLimits {
         let (config, policies) = (&turn.env.config, &self.namespace.policies);
         // In policies and settings 0 means that there is no limit.
         let or = |policy: Option<u32>, setting: Option<u32>| match policy.or(setting) {

@@ -4,6 +4,7 @@ mod bookie;
 mod world;
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use broker::BrokerErrorKind;
 use broker::door::{
@@ -334,6 +335,27 @@ async fn a_subscription_keeps_the_properties_it_was_created_with() {
     let _consumer = client.subscribe(TOPIC, "s", SubscriptionType::Exclusive).await.unwrap();
     let stats = broker.topic_stats(&topic(TOPIC)).await.unwrap();
     assert_eq!(stats.subscriptions["s"].subscription_properties["team"], "a");
+    broker.shutdown().await;
+}
+
+#[tokio::test]
+async fn changed_policies_reach_topics_that_are_open() {
+    let world = World::new();
+    let broker = world.start().await;
+    let mut client = Client::new(&broker);
+    let _consumer = client.subscribe(TOPIC, "s", SubscriptionType::Shared).await.unwrap();
+    let namespace = topic(TOPIC).namespace();
+    broker.update_namespace(&namespace, |policies| policies.max_consumers_per_topic = Some(1)).await.unwrap();
+    let refused = async {
+        loop {
+            match client.subscribe(TOPIC, "s", SubscriptionType::Shared).await {
+                Ok(consumer) => consumer.close().await,
+                Err(error) => break error,
+            }
+        }
+    };
+    let refused = tokio::time::timeout(Duration::from_secs(10), refused).await.expect("the new limit counts");
+    assert_eq!(refused.kind, BrokerErrorKind::ConsumerBusy);
     broker.shutdown().await;
 }
 
