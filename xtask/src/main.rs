@@ -1,5 +1,6 @@
 //! Developer commands. `cargo xtask test` is everything that must pass; the others are longer or print figures.
 
+mod bench;
 mod licences;
 mod rooms;
 mod run;
@@ -42,6 +43,10 @@ enum Command {
         #[arg(long, default_value_t = 1_000_000)]
         messages: u64,
     },
+    /// Server CPU, written bytes, memory, throughput and latency under load, of any Pulsar servers side by side
+    Bench(bench::Args),
+    /// Time from the start of the process until it serves, idle memory, size of the binary
+    Startup(bench::StartupArgs),
 }
 
 fn main() -> ExitCode {
@@ -53,6 +58,8 @@ fn main() -> ExitCode {
         Command::EndToEnd { arguments } => end_to_end(&arguments),
         Command::CrashTest { kills } => script("tests/e2e/crash.py", &["--kills", &kills.to_string()]),
         Command::Million { messages } => script("tests/e2e/million.py", &["--messages", &messages.to_string()]),
+        Command::Bench(args) => bench::run(&args),
+        Command::Startup(args) => bench::startup(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
