@@ -3,8 +3,8 @@
 //! Lives here: the log's files (`format`, `index`, `scan`, `open`), the rules about keys, fences, LACs and deletions and the group
 //! commit ([`BookieCore`]), reads ([`BookieReader`]), and the thread that runs the core ([`Bookie`]).
 //! Must never know: topics, cursors, ensembles, the metadata store; how a request travelled.
-//! Read first: [`Request`], [`BookieCore`], then `format.rs` for the bytes, `state.rs` for what is in memory and `core/segments.rs` for
-//! how segments come and go.
+//! Read first: [`Request`], [`BookieCore`], then `core/plan.rs` for the decisions, `format.rs` for the bytes, `state.rs` for
+//! what is in memory and `core/segments.rs` for how segments come and go.
 //! Tests: `tests/` (rules, crashes at every byte, damage, full and failing disks, golden folder), tables beside the decisions.
 //!
 //! The log is a folder of segments. A segment takes commits until it is full, is then sealed with an index, and is freed whole when all

@@ -10,12 +10,8 @@ pub const INSTANCE_ID_PATH: &str = "/ledgers/INSTANCEID";
 pub const AVAILABLE_PATH: &str = "/ledgers/available";
 /// Children: the bookies that only read.
 pub const READ_ONLY_PATH: &str = "/ledgers/available/readonly";
-/// Children: one cookie per bookie, which ties it to its folders.
-pub const COOKIES_PATH: &str = "/ledgers/cookies";
 /// Prefix of the sequential nodes whose numbers become ledger ids below 2^31.
 pub const ID_GENERATOR_PREFIX: &str = "/ledgers/idgen/ID-";
-/// Once this exists, ids are drawn from 63 bits.
-pub const LONG_ID_GENERATOR_PATH: &str = "/ledgers/idgen-long";
 /// The content of [`LAYOUT_PATH`] for the hierarchical manager (short paths below 2^31 - 1, long ones from there on):
 /// layout version, class and version of the manager; no line feed at the end.
 pub const HIERARCHICAL_LAYOUT: &str = "2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1";

@@ -2,9 +2,9 @@
 //!
 //! Lives here: tenants, namespaces and bundle ownership (`ownership`), the shards that own topics, topics with
 //! their producers, subscriptions and dispatchers, statistics; in [`native`] the door of the binary protocol.
-//! Must never know: command frames and error codes (only `native` does), HTTP, bookies, files.
+//! Must never know: command frames and error codes (only `native` does), HTTP, how a bookie stores, files.
 //! Read first: [`door`] (what may be asked), then `shard`, `topic`, `subscription`.
-//! Tests: beside the cores, and `tests/end_to_end.rs` through the door.
+//! Tests: beside the cores, `tests/end_to_end/` through the door, and `native/tests/` through a socket.
 
 pub mod door;
 pub mod native;

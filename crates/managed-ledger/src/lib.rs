@@ -39,7 +39,7 @@ pub use cache::CacheBudget;
 pub use config::{ManagedLedgerConfig, Retention, RetentionSize, RetentionTime};
 pub use cursor::{Ack, Backlog, InitialPosition, NewCursor};
 pub use effect::{AddError, CloseError, CursorError, CursorId, Effect, Effects, Event, NewEntry, Now, ReadError};
-pub use entry::{BrokerEntryMetadata, Entry, Prefix};
+pub use entry::Entry;
 pub use managed_ledger::{LedgerStats, ManagedLedger, OpenError, OpenOptions, Read, ReadLimit, Stats};
 pub use position::Position;
 pub use task::{Context, Task, TaskResult};

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use bookkeeper_proto::{AddDone, BookieError, EntryId, LedgerId};
 use bytes::Bytes;
+use pulsar_proto::entry_metadata::EntryPrefix;
 
 use crate::appender::Appender;
 use crate::cache::{CacheBudget, EntryCache};
 use crate::config::ManagedLedgerConfig;
 use crate::effect::{AddError, CursorId, Effect, Effects, Event, NewEntry, Now};
-use crate::entry::BrokerEntryMetadata;
 use crate::formats::KeyValue;
 use crate::index_runs::IndexRuns;
 use crate::limits::rollover_is_due;
@@ -231,10 +231,10 @@ impl ManagedLedger {
         let Writing::Open { appender, .. } = &mut self.writing else { unreachable!("asked for by the caller") };
         let first_index = self.sent_index;
         self.sent_index += u64::from(entry.messages);
-        let prefix =
-            BrokerEntryMetadata { broker_timestamp_ms: Some(now.unix_ms), index: Some(self.sent_index - 1) }.encode();
+        let prefix = EntryPrefix::new(now.unix_ms, self.sent_index - 1);
+        let prefix = prefix.as_bytes();
         let bytes = prefix.len() + entry.payload.len();
-        let id = appender.append(&prefix, entry.payload, entry.payload_crc, self.owner, out);
+        let id = appender.append(prefix, entry.payload, entry.payload_crc, self.owner, out);
         self.adding.push_back(Adding { token: entry.token, entry: id, first_index, messages: entry.messages, bytes });
     }
 

@@ -11,7 +11,7 @@ use crate::appender::Appender;
 use crate::cache::CacheBudget;
 use crate::config::ManagedLedgerConfig;
 use crate::effect::CursorId;
-use crate::entry::{BrokerEntryMetadata, Entry};
+use crate::entry::Entry;
 use crate::position::Position;
 
 /// What tasks and openings need of the world. Cheap to clone.
@@ -185,8 +185,8 @@ pub(crate) async fn next_index_at(
     entry: EntryId,
 ) -> Result<Option<u64>, LedgerError> {
     let entries = read(context, ledger, entry, entry, 0).await?;
-    let metadata = entries.first().and_then(|entry| BrokerEntryMetadata::parse(&entry.data));
-    Ok(metadata.and_then(|(_, metadata)| metadata.index).map(|index| index + 1))
+    let metadata = entries.first().and_then(Entry::broker_metadata);
+    Ok(metadata.and_then(|metadata| metadata.index).map(|index| index + 1))
 }
 
 pub(crate) async fn read(
