@@ -31,7 +31,6 @@ mod index_runs;
 mod limits;
 mod line;
 mod managed_ledger;
-mod names;
 mod position;
 mod task;
 

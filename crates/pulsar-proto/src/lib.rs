@@ -9,7 +9,6 @@
 //! Tests: beside each module; golden bytes of the original in `tests/golden.rs`, hostile input in `tests/hostile.rs`,
 //! the same for a fuzzer in `fuzz/`.
 
-pub mod ack_set;
 pub mod batch;
 pub mod command;
 pub mod compression;

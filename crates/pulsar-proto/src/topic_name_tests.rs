@@ -141,3 +141,20 @@ proptest! {
         let _ = decode_form(&text);
     }
 }
+
+#[test]
+fn form_encoding_is_that_of_java() {
+    for (name, encoded) in [
+        ("sub", "sub"),
+        ("a b", "a+b"),
+        ("a+b/c", "a%2Bb%2Fc"),
+        ("pulsar.repl.west-1_*", "pulsar.repl.west-1_*"),
+        ("~é", "%7E%C3%A9"),
+    ] {
+        assert_eq!(encode_form(name), encoded);
+        assert_eq!(decode_form(encoded).as_deref(), Some(name));
+    }
+    for bad in ["%", "%4", "%zz", "%ff"] {
+        assert_eq!(decode_form(bad), None);
+    }
+}

@@ -2,12 +2,12 @@
 
 use metadata::{Expected, MetadataError, Stat};
 use prost::Message;
+use pulsar_proto::topic_name::encode_form;
 
 use super::*;
 use crate::acks::Acks;
 use crate::cursor::{Ack, Backlog, Cursor, CursorWork, InitialPosition, NewCursor, Store, first_info};
 use crate::effect::CursorError;
-use crate::names;
 use crate::task::PutError;
 
 pub(super) struct Slot {
@@ -276,7 +276,7 @@ impl ManagedLedger {
     }
 
     pub(super) fn cursor_path(&self, name: &str) -> String {
-        format!("{}/{}", self.path, names::encode(name))
+        format!("{}/{}", self.path, encode_form(name))
     }
 
     fn cursor_changed(&mut self, now: Now, id: CursorId, out: &mut Effects) {

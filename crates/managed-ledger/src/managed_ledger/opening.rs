@@ -1,7 +1,10 @@
 //! Opening: load the node, end the last owner's ledger, name a new one, find the cursors. And deleting it all.
 
+use std::borrow::Cow;
+
 use metadata::{Expected, MetadataError};
 use prost::Message;
+use pulsar_proto::topic_name::decode_form;
 
 use super::info::NEXT_INDEX;
 use super::*;
@@ -9,7 +12,6 @@ use crate::cursor::{Cursor, Store};
 use crate::cursor_ledger::{Replay, acks_of_info};
 use crate::formats::{FormatError, ManagedCursorInfo, ManagedLedgerInfo, PositionInfo, decode_node};
 use crate::line::Part;
-use crate::names;
 use crate::task::{self, Context};
 
 /// How to open a managed ledger.
@@ -239,7 +241,7 @@ impl ManagedLedger {
                     }
                 },
             };
-            let name = names::decode(&child).unwrap_or(child);
+            let name = decode_form(&child).map_or_else(|| child.clone(), Cow::into_owned);
             self.last_cursor += 1;
             let id = CursorId(self.last_cursor);
             let cursor = Cursor::new(name, acks, Some(store));
