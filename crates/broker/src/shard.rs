@@ -110,19 +110,15 @@ impl Shard {
         let arrivals = self.arrivals.clone();
         let mut batch: Vec<Command> = Vec::new();
         let mut last_tick = self.now().monotonic_ms;
+        // One timer for all turns: registering a new one in each of them wakes this thread's own poll every time.
+        let mut alarm = std::pin::pin!(tokio::time::sleep(TICK));
         loop {
             // No order matters: each branch only wakes, and the turn below looks at everything. Both waits keep their
             // wake-up when they are dropped.
-            let tick = async {
-                if self.topics.is_empty() {
-                    std::future::pending::<()>().await;
-                }
-                tokio::time::sleep(TICK).await;
-            };
             tokio::select! {
                 () = mailbox.posted() => {}
                 () = arrivals.notify.notified() => {}
-                () = tick => {}
+                () = alarm.as_mut(), if !self.topics.is_empty() => alarm.as_mut().reset(tokio::time::Instant::now() + TICK),
             }
             let now = self.now();
             mailbox.take(&mut batch);
@@ -139,6 +135,7 @@ impl Shard {
             }
             if now.monotonic_ms.saturating_sub(last_tick) >= TICK.as_millis() as u64 {
                 last_tick = now.monotonic_ms;
+                alarm.as_mut().reset(tokio::time::Instant::now() + TICK);
                 self.tick(now);
             }
             self.finish_turn(now);
