@@ -184,15 +184,19 @@ impl OwnershipShell {
     }
 
     /// Follows the session until the store is closed. Awaited by the broker.
-    pub(crate) async fn follow_session(self: Arc<Self>) {
+    ///
+    /// Watches from the call on, not from the first poll: a loss in between must not be missed.
+    pub(crate) fn follow_session(self: Arc<Self>) -> impl Future<Output = ()> + Send + 'static {
         let mut watch = self.store.session();
         let mut generation = watch.current().generation;
-        loop {
-            let session = watch.changed().await;
-            if session.generation != generation || session.state == metadata::SessionState::Lost {
-                generation = session.generation;
-                tracing::warn!(generation, "metadata session lost: closing all topics");
-                self.feed(Event::SessionLost);
+        async move {
+            loop {
+                let session = watch.changed().await;
+                if session.generation != generation || session.state == metadata::SessionState::Lost {
+                    generation = session.generation;
+                    tracing::warn!(generation, "metadata session lost: closing all topics");
+                    self.feed(Event::SessionLost);
+                }
             }
         }
     }

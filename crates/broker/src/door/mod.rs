@@ -137,7 +137,8 @@ impl Broker {
         };
         let broker = Broker { inner: Arc::new(inner) };
         // Both end with shard 0.
-        broker.spawn_on(0, move || ownership.follow_session());
+        let following = ownership.follow_session();
+        broker.spawn_on(0, move || following);
         let mut watch = tenancy.watch();
         let shards = broker.inner.shards.clone();
         broker.spawn_on(0, move || async move {
