@@ -7,7 +7,8 @@ use std::path::Path;
 use crate::run::Failed;
 
 /// The rooms from the ground up: each may depend on those named beside it and on nothing else of ours.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
+    ("heap", &[]),
     ("disk", &[]),
     ("checksum", &[]),
     ("pulsar-proto", &["checksum"]),
@@ -22,7 +23,8 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ("sim", &ALL),
 ];
 
-const ALL: [&str; 10] = [
+const ALL: [&str; 11] = [
+    "heap",
     "disk",
     "checksum",
     "pulsar-proto",

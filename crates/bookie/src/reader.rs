@@ -255,12 +255,17 @@ impl BookieReader {
             Err(error) => return Err(Miss::Failed(failed(error))),
         }
         let block = Bytes::from(buf);
+        let useful: usize = locations.iter().map(|location| RECORD_HEAD_LEN + location.len as usize).sum();
+        let is_sparse = useful < block.len() / 2;
         let mut entries = Vec::with_capacity(locations.len());
         for (i, location) in locations.iter().enumerate() {
             let entry = EntryId(first.0 + i as i64);
             let at = (u64::from(location.offset) - offset) as usize;
             if verify(block.get(at..).unwrap_or_default(), stamp, *location, ledger, entry) {
-                entries.push(block.slice(at + RECORD_HEAD_LEN..at + RECORD_HEAD_LEN + location.len as usize));
+                let bytes = at + RECORD_HEAD_LEN..at + RECORD_HEAD_LEN + location.len as usize;
+                // Mostly gaps: whoever keeps the entries must not keep those, too.
+                let entry = if is_sparse { Bytes::copy_from_slice(&block[bytes]) } else { block.slice(bytes) };
+                entries.push(entry);
                 continue;
             }
             if !entries.is_empty() {

@@ -72,8 +72,8 @@ pub struct BrokerConfig {
     pub max_pending_publishes_per_connection: usize,
     /// `maxMessagePublishBufferSizeInMB` in bytes, over all connections.
     pub max_publish_buffer_bytes: usize,
-    /// Set by `--memory-limit`: what the entry caches of all shards may hold together, in bytes.
-    pub entry_cache_bytes: usize,
+    /// Messages given to connections and not yet taken by their sockets, over all connections, in bytes.
+    pub max_outbound_bytes: usize,
     /// `exposePublisherStats`
     pub expose_publisher_stats: bool,
 }
@@ -112,7 +112,7 @@ impl Default for BrokerConfig {
             connection_liveness_check_timeout: Duration::from_secs(5),
             max_pending_publishes_per_connection: 1000,
             max_publish_buffer_bytes: 128 << 20,
-            entry_cache_bytes: 128 << 20,
+            max_outbound_bytes: 128 << 20,
             expose_publisher_stats: true,
         }
     }

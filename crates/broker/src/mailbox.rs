@@ -74,6 +74,8 @@ pub(crate) enum Command {
     Resume {
         outbox: u64,
     },
+    /// Connections have given back memory that topics of this shard wait for.
+    Room,
     Spawn(Spawn),
     /// Close all topics and stop.
     Stop,
@@ -186,6 +188,11 @@ impl Mailbox {
         if was_empty {
             self.notify.notify_one();
         }
+    }
+
+    /// Gives the shard a turn without a command.
+    pub(crate) fn wake(&self) {
+        self.notify.notify_one();
     }
 
     /// Resolves when something was posted since the last call. Cancel-safe.

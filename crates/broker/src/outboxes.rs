@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::door::{Outbox, Outgoing};
+use crate::door::{Admission, OutboundBudget, Outbox, Outgoing};
 
 /// An outbox in use by this shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +27,19 @@ pub(crate) struct Outboxes {
     by_id: FxHashMap<u64, usize>,
     /// Slots with items.
     dirty: Vec<usize>,
-    /// Slots that were found congested in this turn.
-    congested: Vec<usize>,
+    /// Slots that were found congested in this turn, and down to which they must drain.
+    congested: Vec<(usize, usize)>,
+    budget: Arc<OutboundBudget>,
+    /// In all slots, not handed over yet.
+    bytes: usize,
+    /// Topics that wait for memory that other connections hold.
+    starved: FxHashSet<u64>,
+    /// Some of them came in this turn.
+    asks_for_room: bool,
 }
 
 impl Outboxes {
-    pub(crate) fn new(shard: usize) -> Self {
+    pub(crate) fn new(shard: usize, budget: Arc<OutboundBudget>) -> Self {
         Self {
             shard,
             slots: Vec::new(),
@@ -40,6 +47,10 @@ impl Outboxes {
             by_id: FxHashMap::default(),
             dirty: Vec::new(),
             congested: Vec::new(),
+            budget,
+            bytes: 0,
+            starved: FxHashSet::default(),
+            asks_for_room: false,
         }
     }
 
@@ -83,25 +94,36 @@ impl Outboxes {
     }
 
     pub(crate) fn push(&mut self, slot: OutSlot, item: Outgoing) {
+        let weight = item.weight();
+        self.bytes += weight;
         let data = self.slot(slot);
-        data.bytes += item.weight();
+        data.bytes += weight;
         data.items.push(item);
         if data.items.len() == 1 {
             self.dirty.push(slot.0);
         }
     }
 
-    /// Whether the connection has enough to write. If so, `topic` hears of it again when it has drained.
-    pub(crate) fn congested(&mut self, slot: OutSlot, topic: u64) -> bool {
+    /// Whether the connection may be given a message of this weight. If not, `topic` hears of it again when it is worth
+    /// trying.
+    pub(crate) fn admits(&mut self, slot: OutSlot, weight: usize, topic: u64) -> bool {
+        let elsewhere = self.bytes;
         let data = self.slot(slot);
-        if data.outbox.bytes() + data.bytes <= Outbox::HIGH_MARK {
-            return false;
+        match data.outbox.admits(weight, data.bytes, elsewhere) {
+            Admission::Yes => true,
+            Admission::Drained(left) => {
+                if !data.stalled.contains(&topic) {
+                    data.stalled.push(topic);
+                    self.congested.push((slot.0, left));
+                }
+                false
+            }
+            Admission::Room => {
+                self.starved.insert(topic);
+                self.asks_for_room = true;
+                false
+            }
         }
-        if !data.stalled.contains(&topic) {
-            data.stalled.push(topic);
-            self.congested.push(slot.0);
-        }
-        true
     }
 
     /// The topics that wait for this outbox.
@@ -112,16 +134,29 @@ impl Outboxes {
         }
     }
 
+    /// The topics that wait for memory that other connections hold.
+    pub(crate) fn starved(&mut self) -> Vec<u64> {
+        if self.starved.is_empty() {
+            return Vec::new();
+        }
+        // Whoever is refused again says so.
+        self.budget.give_up(self.shard);
+        self.starved.drain().collect()
+    }
+
     /// Hands everything over. Returns topics that can go on because their outbox has drained meanwhile.
     pub(crate) fn flush(&mut self) -> Vec<u64> {
         for index in std::mem::take(&mut self.dirty) {
             self.hand_over(index);
         }
+        if std::mem::take(&mut self.asks_for_room) {
+            self.budget.await_room(self.shard);
+        }
         let mut go_on = Vec::new();
-        for index in std::mem::take(&mut self.congested) {
+        for (index, left) in std::mem::take(&mut self.congested) {
             let shard = self.shard;
             if let Some(slot) = &mut self.slots[index]
-                && !slot.outbox.await_drained(shard)
+                && !slot.outbox.await_drained(shard, left)
             {
                 go_on.append(&mut slot.stalled);
             }
@@ -133,7 +168,7 @@ impl Outboxes {
         // A slot may have been released after it became dirty.
         if let Some(slot) = &mut self.slots[index] {
             slot.outbox.push_all(&mut slot.items);
-            slot.bytes = 0;
+            self.bytes -= std::mem::take(&mut slot.bytes);
         }
     }
 }

@@ -73,6 +73,10 @@ pub(crate) struct Shard {
     next_key: u64,
     /// Topics with something to dispatch.
     dirty: Vec<u64>,
+    /// Topics whose caches hold something.
+    caching: Vec<u64>,
+    /// Where the windows of the caches were when those were last looked at.
+    swept: u64,
     effects: Effects,
     /// Of the present term of ownership: what was granted before it is void.
     term: u64,
@@ -85,6 +89,7 @@ impl Shard {
         let sink: Arc<dyn AddSink> = env.mailbox.clone();
         Self {
             bookie: context.ledgers.bookie(0).clone(),
+            out: Outboxes::new(index, env.outbound.clone()),
             env,
             context,
             sink,
@@ -93,9 +98,10 @@ impl Shard {
             names: FxHashMap::default(),
             queued: VecDeque::new(),
             loading: 0,
-            out: Outboxes::new(index),
             next_key: 0,
             dirty: Vec::new(),
+            caching: Vec::new(),
+            swept: 0,
             effects: Effects::new(),
             term: 0,
             stopping: false,
@@ -189,6 +195,7 @@ impl Shard {
                     self.mark_dirty(topic);
                 }
             }
+            Command::Room => self.retry_starved(),
             // Not awaited here: what runs on it has an owner elsewhere (a door), which ends it before the shard stops.
             Command::Spawn(make) => drop(tokio::task::spawn_local(make())),
             Command::Stop => {
@@ -237,6 +244,7 @@ impl Shard {
 
     /// One commit: each topic gets its own in the order they were written.
     fn added(&mut self, done: Vec<AddDone>, now: Now) {
+        self.context.cache.block_written();
         let mut done = done.into_iter().peekable();
         while let Some(first) = done.next() {
             let owner = first.owner;
@@ -295,6 +303,10 @@ impl Shard {
             topic.listed = true;
             self.dirty.push(key);
         }
+        if !topic.caching && topic.has_cached() {
+            topic.caching = true;
+            self.caching.push(key);
+        }
         if topic.is_closed() {
             let name = topic.name.clone();
             let delete = topic.delete.take();
@@ -326,6 +338,19 @@ impl Shard {
         }
     }
 
+    /// Caches of topics without a turn of their own must not hold blocks that the windows have passed: not on this shard,
+    /// nor on one that has nothing to do.
+    fn sweep_caches(&mut self) {
+        let edge = self.context.cache.edge();
+        if edge == self.swept {
+            return;
+        }
+        self.swept = edge;
+        let topics = &mut self.topics;
+        self.caching.retain(|key| topics.get_mut(key).is_some_and(Topic::expire_cache));
+        self.env.outbound.wake_shards();
+    }
+
     fn finish_turn(&mut self, now: Now) {
         while !self.dirty.is_empty() {
             for key in std::mem::take(&mut self.dirty) {
@@ -338,12 +363,21 @@ impl Shard {
         for topic in self.out.flush() {
             self.mark_dirty(topic);
         }
+        self.sweep_caches();
         if !self.dirty.is_empty() {
             self.arrivals.notify.notify_one();
         }
     }
 
+    fn retry_starved(&mut self) {
+        for topic in self.out.starved() {
+            self.mark_dirty(topic);
+        }
+    }
+
     fn tick(&mut self, now: Now) {
+        // Nobody tells when a little has become free, and for a small message that is enough.
+        self.retry_starved();
         let keys: Vec<u64> = self.topics.keys().copied().collect();
         for key in keys {
             self.with(key, now, |topic, turn| topic.tick(turn));

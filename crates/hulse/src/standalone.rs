@@ -73,6 +73,8 @@ pub(crate) fn run(args: Args) -> Result<(), AnyError> {
     if args.memory_limit < SMALLEST_LIMIT {
         return Err(StartError::MemoryLimit { given: args.memory_limit }.into());
     }
+    // Before the first thread and the first large block.
+    heap::give_back_large_blocks();
     logging::start(args.log_format);
     for key in values.without_effect() {
         warn!(key, "this configuration key has no effect in this version");
@@ -202,8 +204,8 @@ impl Storage {
             metadata::Mode::Threaded,
         )?);
         let bookie_config = BookieConfig {
-            recent_bytes: budget.bookie_cache / 2,
-            index_cache_bytes: budget.bookie_cache / 2,
+            recent_bytes: budget.recent_blocks(),
+            index_cache_bytes: budget.index_cache,
             queue_bytes: budget.publish_buffer + (max_message_bytes as usize),
             ..BookieConfig::default()
         };
@@ -223,7 +225,8 @@ impl Storage {
             "log opened"
         );
         let bookie = Arc::new(bookie);
-        let access: Arc<dyn BookieAccess> = Arc::new(InProcess(Arc::clone(&bookie)));
+        let access: Arc<dyn BookieAccess> =
+            Arc::new(InProcess::new(Arc::clone(&bookie), budget.reads, max_message_bytes as usize));
         ledger::initialize(&*metadata, &uuid::Uuid::new_v4().to_string()).await?;
         let store: Arc<dyn MetadataStore> = metadata.clone();
         let ledgers = Arc::new(Ledgers::new(
@@ -241,7 +244,7 @@ impl Storage {
             ledgers: Arc::clone(&self.ledgers),
             digest: DigestType::Crc32c,
             config: Arc::new(config::managed_ledger_config(keys)),
-            cache: Arc::new(CacheBudget::new(budget.entry_cache as u64)),
+            cache: Arc::new(CacheBudget::new(budget.entry_cache as u64).with_read_budget(budget.read_cache as u64)),
         }
     }
 

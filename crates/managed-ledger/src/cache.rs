@@ -4,7 +4,8 @@
 //! A slice pins its whole block, which holds other topics' entries, too. So what is bounded is not the slices but the
 //! *window*: [`CacheBudget`] counts all bytes ever written in this process, and an entry may stay cached only while at most
 //! `budget` bytes were written after it. Blocks are written one after the other, therefore all pinned blocks together are
-//! never larger than the budget and the blocks at its edge, whoever pins them.
+//! never larger than the budget and the blocks at its edge, whoever pins them. What is read from bookies has a window of its
+//! own.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,34 +14,79 @@ use bytes::Bytes;
 
 use crate::position::Position;
 
-/// The window of recently written bytes, shared by all managed ledgers of the process.
+/// The windows of recently written and recently read bytes, shared by all managed ledgers of the process.
 #[derive(Debug)]
 pub struct CacheBudget {
-    budget_bytes: AtomicU64,
-    /// All bytes that entered a cache so far: the position of the window's end.
-    written: AtomicU64,
+    written: Window,
+    read: Window,
 }
 
-impl CacheBudget {
-    /// A budget of so many bytes; 0 switches caching off.
-    #[must_use]
-    pub fn new(budget_bytes: u64) -> CacheBudget {
-        CacheBudget { budget_bytes: AtomicU64::new(budget_bytes), written: AtomicU64::new(0) }
-    }
+#[derive(Debug)]
+struct Window {
+    budget_bytes: AtomicU64,
+    /// All bytes that entered a cache so far: the position of the window's end.
+    passed: AtomicU64,
+}
 
-    /// Changes the budget. Caches shrink at their next turn or tick.
-    pub fn set_budget(&self, budget_bytes: u64) {
-        self.budget_bytes.store(budget_bytes, Ordering::Relaxed);
+/// What a cached entry takes beside its bytes.
+const ENTRY_OVERHEAD: usize = 64;
+
+/// What a block takes beside its entries: header, padding and alignment, each less than 4 KiB.
+const BLOCK_OVERHEAD: u64 = 8 << 10;
+
+/// Caches that are not used themselves shrink when so much of a window has passed.
+const EDGES: u64 = 8;
+
+impl Window {
+    fn new(budget_bytes: u64) -> Window {
+        Window { budget_bytes: AtomicU64::new(budget_bytes), passed: AtomicU64::new(0) }
     }
 
     /// Moves the window on; the entry's stamp.
-    fn enter(&self, bytes: usize) -> u64 {
-        self.written.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64
+    fn enter(&self, bytes: u64) -> u64 {
+        self.passed.fetch_add(bytes, Ordering::Relaxed) + bytes
     }
 
     /// Entries stamped at or before this have to go.
     fn horizon(&self) -> u64 {
-        self.written.load(Ordering::Relaxed).saturating_sub(self.budget_bytes.load(Ordering::Relaxed))
+        self.passed.load(Ordering::Relaxed).saturating_sub(self.budget_bytes.load(Ordering::Relaxed))
+    }
+
+    fn edge(&self) -> u64 {
+        let step = (self.budget_bytes.load(Ordering::Relaxed) / EDGES).max(1);
+        self.passed.load(Ordering::Relaxed) / step
+    }
+}
+
+impl CacheBudget {
+    /// A budget of so many bytes for entries just written, and no limit over all managed ledgers for those read from
+    /// bookies; 0 switches the caching of what is written off.
+    #[must_use]
+    pub fn new(budget_bytes: u64) -> CacheBudget {
+        CacheBudget { written: Window::new(budget_bytes), read: Window::new(u64::MAX) }
+    }
+
+    /// Limits what is kept of entries read from bookies.
+    #[must_use]
+    pub fn with_read_budget(self, budget_bytes: u64) -> CacheBudget {
+        CacheBudget { read: Window::new(budget_bytes), ..self }
+    }
+
+    /// Changes the budget of what is written. Caches shrink at their next turn or tick.
+    pub fn set_budget(&self, budget_bytes: u64) {
+        self.written.budget_bytes.store(budget_bytes, Ordering::Relaxed);
+    }
+
+    /// A block of entries was written: counts what it takes beside them, so that blocks of one small entry are not taken for
+    /// nothing. To be told once for each.
+    pub fn block_written(&self) {
+        self.written.enter(BLOCK_OVERHEAD);
+    }
+
+    /// Changes whenever the windows have moved on by a good part: then [`ManagedLedger::expire_cache`](crate::ManagedLedger)
+    /// is due for those that hold something and had no turn since.
+    pub fn edge(&self) -> u64 {
+        self.written.edge().wrapping_add(self.read.edge())
     }
 }
 
@@ -56,32 +102,37 @@ pub(crate) struct EntryCache {
     tail: VecDeque<Cached>,
     tail_bytes: usize,
     read: BTreeMap<Position, Bytes>,
-    /// Oldest read first.
-    read_order: VecDeque<Position>,
+    /// Oldest read first, with its stamp.
+    read_order: VecDeque<(Position, u64)>,
     read_bytes: usize,
 }
 
 impl EntryCache {
     /// Adds a just confirmed entry, the newest one.
     pub(crate) fn push(&mut self, position: Position, data: Bytes, budget: &CacheBudget) {
-        let stamp = budget.enter(data.len());
+        let stamp = budget.written.enter((data.len() + ENTRY_OVERHEAD) as u64);
         self.tail_bytes += data.len();
         self.tail.push_back(Cached { position, data, stamp });
         self.expire(budget);
     }
 
-    /// Adds entries that a bookie sent, and drops the oldest ones beyond `max_bytes`.
-    pub(crate) fn push_read(&mut self, position: Position, data: Bytes, max_bytes: usize) {
+    /// Adds an entry that a bookie sent, and drops the oldest ones beyond `max_bytes`.
+    pub(crate) fn push_read(&mut self, position: Position, data: Bytes, max_bytes: usize, budget: &CacheBudget) {
+        let stamp = budget.read.enter((data.len() + ENTRY_OVERHEAD) as u64);
         self.read_bytes += data.len();
-        match self.read.insert(position, data) {
-            Some(old) => self.read_bytes -= old.len(),
-            None => self.read_order.push_back(position),
+        if let Some(old) = self.read.insert(position, data) {
+            self.read_bytes -= old.len();
+            self.read_order.retain(|(other, _)| *other != position);
         }
-        while self.read_bytes > max_bytes
-            && let Some(oldest) = self.read_order.pop_front()
-        {
-            self.read_bytes -= self.read.remove(&oldest).map_or(0, |data| data.len());
-        }
+        self.read_order.push_back((position, stamp));
+        while self.read_bytes > max_bytes && self.pop_read() {}
+        self.expire(budget);
+    }
+
+    fn pop_read(&mut self) -> bool {
+        let Some((oldest, _)) = self.read_order.pop_front() else { return false };
+        self.read_bytes -= self.read.remove(&oldest).map_or(0, |data| data.len());
+        true
     }
 
     pub(crate) fn get(&self, position: Position) -> Option<Bytes> {
@@ -105,11 +156,15 @@ impl EntryCache {
         self.read.get(&position).cloned()
     }
 
-    /// Drops what the window has passed.
+    /// Drops what the windows have passed.
     pub(crate) fn expire(&mut self, budget: &CacheBudget) {
-        let horizon = budget.horizon();
+        let horizon = budget.written.horizon();
         while self.tail.front().is_some_and(|cached| cached.stamp <= horizon) {
             self.pop();
+        }
+        let horizon = budget.read.horizon();
+        while self.read_order.front().is_some_and(|(_, stamp)| *stamp <= horizon) {
+            self.pop_read();
         }
     }
 
@@ -148,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_window_moves_with_what_all_topics_write() {
-        let budget = CacheBudget::new(250);
+        let budget = CacheBudget::new(250 + 2 * ENTRY_OVERHEAD as u64);
         let (mut a, mut b) = (EntryCache::default(), EntryCache::default());
         let hundred = || Bytes::from(vec![0; 100]);
         a.push(Position::new(1, 0), hundred(), &budget);
@@ -168,11 +223,19 @@ mod tests {
     #[test]
     fn reads_are_bounded_and_found() {
         let mut cache = EntryCache::default();
+        let budget = CacheBudget::new(0).with_read_budget(3 * (100 + ENTRY_OVERHEAD as u64));
         for entry in 0..10 {
-            cache.push_read(Position::new(1, entry), Bytes::from(vec![entry as u8; 100]), 500);
+            cache.push_read(Position::new(1, entry), Bytes::from(vec![entry as u8; 100]), 500, &CacheBudget::new(0));
         }
         assert_eq!(cache.bytes(), 500);
         assert!(cache.get_read(Position::new(1, 4)).is_none());
         assert_eq!(cache.get_read(Position::new(1, 5)).unwrap()[0], 5);
+        let mut other = EntryCache::default();
+        for entry in 0..10 {
+            cache.push_read(Position::new(1, entry), Bytes::from(vec![entry as u8; 100]), 500, &budget);
+            other.push_read(Position::new(2, entry), Bytes::from(vec![entry as u8; 100]), 500, &budget);
+        }
+        cache.expire(&budget);
+        assert_eq!((cache.bytes(), other.bytes()), (100, 200));
     }
 }

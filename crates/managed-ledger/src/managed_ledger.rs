@@ -323,6 +323,18 @@ impl ManagedLedger {
         out.extend(self.queued.drain(..).map(|entry| Effect::AddFailed { token: entry.token, error: error.clone() }));
     }
 
+    /// Drops what the cache may no longer hold; answers whether it holds anything still. See [`CacheBudget::edge`].
+    pub fn expire_cache(&mut self) -> bool {
+        self.cache.expire(&self.budget);
+        self.has_cached()
+    }
+
+    /// Whether the cache holds anything.
+    #[must_use]
+    pub fn has_cached(&self) -> bool {
+        self.cache.bytes() > 0
+    }
+
     /// Time passed: rollover by age, trimming, lazy cursor writes, retries, cache expiry. Once a second is enough.
     pub fn tick(&mut self, now: Now, out: &mut Effects) {
         self.cache.expire(&self.budget);

@@ -4,6 +4,7 @@
 mod admin;
 mod error;
 mod handles;
+mod outbound;
 mod outbox;
 mod registration;
 
@@ -33,6 +34,8 @@ pub use self::handles::{
     NewConsumer, NewProducer, Peer, ProducerCreated, ProducerHandle, Publish, Redeliver, SeekTo, StartMessageId,
     SubscriptionType,
 };
+pub use self::outbound::OutboundBudget;
+pub(crate) use self::outbox::{Admission, unpinned};
 pub use self::outbox::{Outbox, Outgoing, OutgoingMessage};
 pub use crate::tenancy::{
     AutoSubscriptionCreationOverride, AutoTopicCreationOverride, BundlesData, ClusterData, PartitionedTopicMetadata,
@@ -79,6 +82,7 @@ pub(crate) struct Inner {
     pub(crate) config: BrokerConfig,
     pub(crate) tenancy: Arc<Tenancy>,
     pub(crate) ownership: Arc<OwnershipShell>,
+    outbound: Arc<OutboundBudget>,
     shards: Arc<[Arc<Mailbox>]>,
     /// Resolves when the shard's thread has ended.
     ended: Mutex<Vec<oneshot::Receiver<()>>>,
@@ -110,6 +114,7 @@ impl Broker {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let count = config.shards.unwrap_or(cores).clamp(1, 64);
         let shards: Arc<[Arc<Mailbox>]> = (0..count).map(|_| Arc::default()).collect();
+        let outbound = Arc::new(OutboundBudget::new(config.max_outbound_bytes, shards.clone()));
         let us = NamespaceEphemeralData {
             native_url: config.service_url.clone(),
             native_url_tls: config.service_url_tls.clone(),
@@ -122,7 +127,12 @@ impl Broker {
         let ownership = Arc::new(OwnershipShell::new(store, &us, Box::new(new_term)));
         let mut ended = Vec::new();
         for (index, mailbox) in shards.iter().enumerate() {
-            let env = Env { config: config.clone(), mailbox: mailbox.clone(), producer_names: producer_names.clone() };
+            let env = Env {
+                config: config.clone(),
+                mailbox: mailbox.clone(),
+                producer_names: producer_names.clone(),
+                outbound: outbound.clone(),
+            };
             ended.push(start_shard(index, env, storage.clone())?);
         }
         let inner = Inner {
@@ -130,6 +140,7 @@ impl Broker {
             config,
             tenancy: tenancy.clone(),
             ownership: ownership.clone(),
+            outbound,
             shards,
             ended: Mutex::new(ended),
             next_outbox: AtomicU64::new(0),
@@ -204,10 +215,15 @@ impl Broker {
             .post(Command::Spawn(Box::new(move || Box::pin(make()) as Pin<Box<dyn Future<Output = ()>>>)));
     }
 
+    /// Bytes that wait for sockets, over all connections.
+    pub fn outbound_bytes(&self) -> usize {
+        self.inner.outbound.used_bytes()
+    }
+
     /// One for each connection.
     pub fn new_outbox(&self) -> Arc<Outbox> {
         let id = self.inner.next_outbox.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Outbox::new(id, self.inner.shards.clone()))
+        Arc::new(Outbox::new(id, self.inner.outbound.clone()))
     }
 
     /// Finds (or becomes) the owner of the topic. `TopicNotFound` when the namespace does not exist; `TooManyRequests`.

@@ -6,7 +6,7 @@ use pulsar_proto::{FrameError, proto::base_command::Type};
 
 use super::{admission::Refused, session::Breach};
 
-/// Every reason but the first four is the peer's fault: there is nothing sensible to answer, so the connection is closed
+/// Every reason but the first five is the peer's fault: there is nothing sensible to answer, so the connection is closed
 /// without a word, as the original does.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CloseReason {
@@ -18,6 +18,9 @@ pub(super) enum CloseReason {
     Stopping,
     #[error("refused: {0}")]
     Refused(Refused),
+    /// Its unread messages keep others from getting theirs. They are sent again when it comes back.
+    #[error("the peer has stopped reading while others wait for the memory that its messages take")]
+    NotReading,
     #[error(transparent)]
     Session(Breach),
     #[error("cannot read a frame")]

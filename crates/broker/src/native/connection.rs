@@ -22,9 +22,9 @@ use futures_util::{
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _},
     net::TcpStream,
-    time::{Instant, Interval, MissedTickBehavior, interval_at, timeout},
+    time::{Instant, Interval, MissedTickBehavior, Sleep, interval_at, sleep, timeout},
 };
-use tracing::debug;
+use tracing::{debug, warn};
 
 use pulsar_proto::{
     Command, FrameDecoder, PayloadBlock,
@@ -41,6 +41,7 @@ use super::{
     replies,
     resources::{Consumers, Done, Producers},
     session::{Reading, Session, Tick},
+    slowness::{DOUBTFUL_MS, Look, STOPPED_MS, Slowness},
     throttle::Throttle,
 };
 use crate::door::{Outbox, Outgoing, Peer};
@@ -86,10 +87,16 @@ pub(super) struct Connection {
     unwritten: VecDeque<(u64, usize)>,
     encoded_bytes: u64,
     written_bytes: u64,
+    /// Of what was taken, how many items were encoded.
+    encoded_items: u64,
+    slowness: Slowness,
+    /// The next look at it, while something waits for the socket.
+    next_look: Option<Pin<Box<Sleep>>>,
 
     /// Its place among the connections: before the socket, so that whoever sees this one closed finds its place free.
     _seat: Option<Seat>,
     stream: TcpStream,
+    opened: Instant,
     input: Input,
     decoder: FrameDecoder,
     keepalive: Interval,
@@ -141,7 +148,11 @@ impl Connection {
             unwritten: VecDeque::new(),
             encoded_bytes: 0,
             written_bytes: 0,
+            encoded_items: 0,
+            slowness: Slowness::default(),
+            next_look: None,
             stream,
+            opened: Instant::now(),
             input: Input::new(),
             decoder: FrameDecoder::new(config.max_message_bytes),
             keepalive,
@@ -182,7 +193,10 @@ impl Connection {
             })
             .await;
         }
-        debug!(cnx = %self.address, reason = %Chain(&reason), "connection closed");
+        match reason {
+            CloseReason::NotReading => warn!(cnx = %self.address, reason = %reason, "connection closed"),
+            reason => debug!(cnx = %self.address, reason = %Chain(&reason), "connection closed"),
+        }
     }
 
     async fn serve(&mut self) -> CloseReason {
@@ -305,6 +319,9 @@ impl Connection {
             read => {
                 self.shared.counters.received(read);
                 self.input.on_read(read, room, self.shared.block_share());
+                if !self.producers.slots.is_empty() {
+                    self.input.compact();
+                }
                 Poll::Ready(Ok(()))
             }
         }
@@ -338,6 +355,9 @@ impl Connection {
             match self.poll_write(cx) {
                 Ok(may_encode) => progress |= may_encode && !self.taken.is_empty(),
                 Err(reason) => return Poll::Ready(Waited::Closed(reason)),
+            }
+            if let Poll::Ready(reason) = self.poll_slowness(cx) {
+                return Poll::Ready(Waited::Closed(reason));
             }
             progress |= ready.as_mut().poll(cx).is_ready();
             // Frames that are in memory already are served without waiting for a read that may never come.
@@ -386,6 +406,7 @@ impl Connection {
         let mut weight = 0;
         while self.output.len() < OUTPUT_MARK {
             let Some(said) = self.taken.pop_front() else { break };
+            self.encoded_items += 1;
             match said {
                 Said::ByShard(outgoing) => {
                     weight += outgoing.weight();
@@ -492,6 +513,52 @@ impl Connection {
             }
         }
         Ok(self.output.len() < OUTPUT_MARK / 2)
+    }
+
+    /// Looks now and then whether what waits for the socket waits long. Ready when the connection has to go.
+    fn poll_slowness(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
+        if self.output.is_empty() {
+            if self.slowness.is_slow() {
+                self.slowness = Slowness::default();
+                self.outbox.set_slow(false);
+            }
+            self.next_look = None;
+            return Poll::Pending;
+        }
+        loop {
+            let next = self.next_look.get_or_insert_with(|| Box::pin(sleep(self.slowness.pause())));
+            std::task::ready!(next.as_mut().poll(cx));
+            self.next_look = None;
+            let was_slow = self.slowness.is_slow();
+            let look = Look {
+                now_ms: self.opened.elapsed().as_millis() as u64,
+                written_bytes: self.written_bytes,
+                encoded_bytes: self.encoded_bytes,
+                encoded_items: self.encoded_items,
+                taken_items: self.encoded_items + self.taken.len() as u64,
+            };
+            let nothing_ms = self.slowness.look(look);
+            if nothing_ms >= DOUBTFUL_MS {
+                self.outbox.doubt();
+            }
+            if nothing_ms >= STOPPED_MS && self.outbox.is_in_the_way() {
+                return Poll::Ready(CloseReason::NotReading);
+            }
+            let is_slow = self.slowness.is_slow();
+            if is_slow != was_slow {
+                self.outbox.set_slow(is_slow);
+            }
+            if is_slow && !was_slow {
+                // Shards copy what comes from now on; this is what came before.
+                self.take_outbox();
+                self.output.unpin();
+                for said in &mut self.taken {
+                    if let Said::ByShard(outgoing) = said {
+                        outgoing.unpin();
+                    }
+                }
+            }
+        }
     }
 
     fn on_written(&mut self, written: usize) {

@@ -57,6 +57,14 @@ impl Input {
         self.block = self.block.min(largest);
     }
 
+    /// What came is little, and a published message would keep the whole block until it is durable: a thousand connections
+    /// that publish now and then would keep a thousand blocks.
+    pub(super) fn compact(&mut self) {
+        if self.block == SMALL_BLOCK && self.bytes.len() <= SMALL_BLOCK / 4 {
+            self.bytes = BytesMut::from(&self.bytes[..]);
+        }
+    }
+
     /// Before waiting: a quiet connection holds no block while nothing arrives. 10 000 of them cost nothing.
     pub(super) fn before_wait(&mut self) {
         if self.bytes.is_empty() && self.block == SMALL_BLOCK {

@@ -18,6 +18,7 @@ mod replies;
 mod resources;
 mod serve;
 mod session;
+mod slowness;
 #[cfg(test)]
 mod tests;
 mod throttle;

@@ -4,6 +4,8 @@ use std::{collections::VecDeque, io::IoSlice};
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use crate::door::unpinned;
+
 /// Payloads up to this size are copied behind their command: below it, a copy costs less than two more slices in a
 /// vectored write (building and importing them is some 50 ns, about what 512 bytes cost to copy).
 const COPY_LIMIT: usize = 512;
@@ -80,6 +82,13 @@ impl Output {
         used
     }
 
+    /// Copies payloads out of the blocks they are slices of; see [`unpinned`].
+    pub(super) fn unpin(&mut self) {
+        for part in &mut self.parts {
+            part.payload = unpinned(std::mem::take(&mut part.payload));
+        }
+    }
+
     /// Forgets `written` bytes.
     pub(super) fn advance(&mut self, mut written: usize) {
         self.len -= written;
@@ -148,6 +157,9 @@ mod tests {
                 let written = offered.len().min(*portion);
                 got.extend_from_slice(&offered[..written]);
                 output.advance(written);
+                if written % 3 == 0 {
+                    output.unpin();
+                }
             }
             prop_assert_eq!(got, expected);
         }

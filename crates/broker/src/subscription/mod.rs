@@ -87,6 +87,8 @@ pub(crate) struct Subscription {
     redeliveries: FxHashMap<Position, u32>,
     unacked: u64,
     blocked: bool,
+    /// Weight of the message that no consumer could take, if that is what delivery waits for.
+    refused: usize,
     /// Whose turn it is, and how many entries of it are used up.
     turn: usize,
     turn_entries: usize,
@@ -134,6 +136,7 @@ impl Subscription {
             redeliveries: FxHashMap::default(),
             unacked: 0,
             blocked: false,
+            refused: 0,
             turn: 0,
             turn_entries: 0,
         }
@@ -235,6 +238,7 @@ impl Subscription {
         self.read_position = Position::EARLIEST;
         self.replay.clear();
         self.reading = None;
+        self.refused = 0;
     }
 
     fn index(&mut self) {
@@ -257,11 +261,12 @@ impl Subscription {
         if self.reading.is_some() || self.blocked || self.read_failed {
             return None;
         }
-        let topic = self.topic;
+        let (topic, weight) = (self.topic, self.refused);
         let willing = |consumer: &&Consumer| consumer.permits > 0 && !consumer.blocked;
         let mut permits = 0;
         for consumer in self.consumers.iter().filter(willing) {
-            if !out.congested(consumer.slot, topic) {
+            // Without this look it would be read again and again for nobody.
+            if out.admits(consumer.slot, weight, topic) {
                 permits += consumer.permits;
             }
         }
@@ -317,7 +322,12 @@ impl Subscription {
 
     /// Sends the entry to the consumer whose turn it is. False: nobody can take it, it stays where it was.
     pub(crate) fn deliver(&mut self, kind: ReadKind, entry: Deliverable, now_ms: u64, out: &mut Outboxes) -> bool {
-        let Some(place) = self.choose(out) else { return false };
+        let weight = Outgoing::message_weight(entry.payload.len());
+        let Some(place) = self.choose(weight, out) else {
+            self.refused = weight;
+            return false;
+        };
+        self.refused = 0;
         self.skip(kind, entry.position);
         let shared = self.sub_type != Some(SubscriptionType::Exclusive);
         let redelivery_count = self.redeliveries.get(&entry.position).copied().unwrap_or(0);
@@ -356,15 +366,15 @@ impl Subscription {
         true
     }
 
-    /// Round robin among the first priority level that has somebody with permits and room.
-    fn choose(&mut self, out: &mut Outboxes) -> Option<usize> {
+    /// Who gets a message of this weight: round robin among the first priority level that has somebody with permits and room.
+    fn choose(&mut self, weight: usize, out: &mut Outboxes) -> Option<usize> {
         if self.blocked {
             return None;
         }
         let count = self.consumers.len();
         let topic = self.topic;
         let mut able =
-            |consumer: &Consumer| consumer.permits > 0 && !consumer.blocked && !out.congested(consumer.slot, topic);
+            |consumer: &Consumer| consumer.permits > 0 && !consumer.blocked && out.admits(consumer.slot, weight, topic);
         let first = self.consumers.iter().position(&mut able)?;
         let level = self.consumers[first].priority;
         let end = first + self.consumers[first..].partition_point(|consumer| consumer.priority == level);

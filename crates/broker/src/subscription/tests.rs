@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use managed_ledger::CursorId;
 
 use super::*;
-use crate::door::Outbox;
+use crate::door::{OutboundBudget, Outbox};
 
 /// Plays a subscription of entries that hold one message each.
 ///
@@ -32,9 +32,10 @@ fn limits() -> DispatchLimits {
 
 impl Play {
     fn new(sub_type: SubscriptionType, limits: DispatchLimits) -> Self {
-        let outboxes = (0..4).map(|id| Arc::new(Outbox::new(id, Arc::from([])))).collect();
+        let budget = Arc::new(OutboundBudget::new(1 << 20, Arc::from([])));
+        let outboxes = (0..4).map(|id| Arc::new(Outbox::new(id, budget.clone()))).collect();
         let subscription = Subscription::new(1, -1, "s".into(), CursorId(0), 0, true, limits);
-        Self { subscription, out: Outboxes::new(0), outboxes, entries: 0, sub_type, acked: Vec::new() }
+        Self { subscription, out: Outboxes::new(0, budget), outboxes, entries: 0, sub_type, acked: Vec::new() }
     }
 
     fn word(&mut self, word: &str) {

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use self::producers::{PendingPublish, Producer};
 use self::subscriptions::{Joining, Waiting};
 use crate::config::BrokerConfig;
-use crate::door::{BrokerError, BrokerErrorKind, Position};
+use crate::door::{BrokerError, BrokerErrorKind, OutboundBudget, Position};
 use crate::mailbox::{Mailbox, Reply, TopicRequest};
 use crate::outboxes::Outboxes;
 use crate::subscription::Subscription;
@@ -52,6 +52,7 @@ pub(crate) struct Env {
     pub config: BrokerConfig,
     pub mailbox: Arc<Mailbox>,
     pub producer_names: Arc<ProducerNames>,
+    pub outbound: Arc<OutboundBudget>,
 }
 
 pub(crate) struct Topic {
@@ -68,6 +69,8 @@ pub(crate) struct Topic {
     pub dirty: bool,
     /// The shard has it on its list for that.
     pub listed: bool,
+    /// The shard has it on its list of those whose caches hold something.
+    pub caching: bool,
     /// To be deleted when it is closed.
     pub delete: Option<Reply<()>>,
 
@@ -132,6 +135,7 @@ impl Topic {
             state: State::Open,
             dirty: false,
             listed: false,
+            caching: false,
             delete: None,
             producers: FxHashMap::default(),
             producer_by_name: FxHashMap::default(),
@@ -270,6 +274,16 @@ impl Topic {
 
     pub(crate) fn appended(&mut self, done: impl IntoIterator<Item = bookkeeper_proto::AddDone>, turn: &mut Turn<'_>) {
         self.ledger.appended(turn.now, done, turn.effects);
+    }
+
+    pub(crate) fn has_cached(&self) -> bool {
+        self.ledger.has_cached()
+    }
+
+    /// Answers whether its cache still holds anything.
+    pub(crate) fn expire_cache(&mut self) -> bool {
+        self.caching = self.ledger.expire_cache();
+        self.caching
     }
 
     pub(crate) fn tick(&mut self, turn: &mut Turn<'_>) {

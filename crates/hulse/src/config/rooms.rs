@@ -44,7 +44,7 @@ pub(crate) fn broker_config(keys: &Standalone, budget: &Budget, host: &str, port
         keep_alive_interval: Duration::from_secs(u64::from(keys.keep_alive_interval_seconds.0)),
         max_pending_publishes_per_connection: keys.max_pending_publish_requests.0 as usize,
         max_publish_buffer_bytes: budget.publish_buffer,
-        entry_cache_bytes: budget.entry_cache,
+        max_outbound_bytes: budget.outbound_buffer,
         ..BrokerConfig::default()
     }
 }

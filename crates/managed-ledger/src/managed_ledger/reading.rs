@@ -135,7 +135,8 @@ impl ManagedLedger {
                     self.serve(waiting, &entries, out);
                 }
                 for entry in entries {
-                    self.cache.push_read(entry.position, entry.data, self.config.read_bytes * KEPT_READS);
+                    let max_bytes = self.config.read_bytes * KEPT_READS;
+                    self.cache.push_read(entry.position, entry.data, max_bytes, &self.budget);
                 }
             }
             Ok(_) => self.fail_reads(read, None, out),

@@ -105,6 +105,7 @@ impl Connection {
 
     pub(super) fn ack(&mut self, ack: proto::CommandAck) {
         let Some(consumer) = self.consumers.open(ack.consumer_id) else { return };
+        self.outbox.prove();
         if ack.txnid_least_bits.is_some() && ack.txnid_most_bits.is_some() {
             if let Some(request_id) = ack.request_id {
                 let error = (ServerError::NotAllowedError, replies::NO_TRANSACTIONS.to_owned());

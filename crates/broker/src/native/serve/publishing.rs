@@ -19,6 +19,9 @@ use super::super::{
 use super::{is_plain_bytes, no_schemas, properties};
 use crate::door::{AccessMode, NewProducer, Publish};
 
+/// What a publish under way takes beside its message, in all the queues it passes.
+const PUBLISH_OVERHEAD: usize = 512;
+
 impl Connection {
     pub(super) fn send(&mut self, send: proto::CommandSend, block: PayloadBlock) -> Result<(), CloseReason> {
         let (producer_id, sequence_id) = (send.producer_id, send.sequence_id);
@@ -41,7 +44,7 @@ impl Connection {
         match publish_of(&send, block, self.shared.broker.config().max_message_bytes, open.created.encryption_required)
         {
             Ok(publish) => {
-                let bytes = publish.payload.len();
+                let bytes = PUBLISH_OVERHEAD + publish.payload.len();
                 // A frame is limited to far less than 4 GiB.
                 open.in_flight.push(bytes as u32);
                 open.handle.send(publish);
