@@ -8,7 +8,7 @@ use bookkeeper_proto::{AddOp, AddSink, BookieError, LedgerId, MasterKey};
 use bytes::Bytes;
 use disk::{BLOCK, Disk, DiskFile, SyncPoint};
 
-use crate::commit::CommitBuffer;
+use crate::commit::{CommitBuffer, SparePool};
 use crate::format::{Kind, MAX_LAC_BLOB_LEN, RECORD_HEAD_LEN, STATE_LEN, SegmentId, Stamp};
 use crate::index::Location;
 use crate::reader::{BookieReader, Shared};
@@ -125,6 +125,7 @@ pub struct BookieCore {
     pub(crate) free: VecDeque<FreeFile>,
     pub(crate) may_collect: bool,
     mode: Mode,
+    spare: Arc<SparePool>,
 }
 
 /// What [`BookieCore::tick`] wants next.
@@ -159,6 +160,7 @@ impl BookieCore {
             free: VecDeque::new(),
             may_collect: true,
             mode: Mode::Writable,
+            spare: Arc::default(),
         }
     }
 
@@ -253,7 +255,7 @@ impl BookieCore {
             };
             return Err(WriteError::NotWritten(reason.clone()));
         };
-        let mut buffer = CommitBuffer::new(writer.stamp, plan.bytes);
+        let mut buffer = CommitBuffer::new(writer.stamp, plan.bytes, &self.spare);
         for record in &plan.records {
             match record {
                 Record::Entry(step) => {

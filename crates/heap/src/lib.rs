@@ -8,6 +8,11 @@
 #[cfg(target_env = "gnu")]
 const OWN_MAPPING: libc::c_int = 384 << 10;
 
+/// What a thread's heap may keep free at its end, in bytes. Setting [`OWN_MAPPING`] freezes this at 128 KiB, with which the blocks
+/// that sockets are read into would be given back and faulted in again all the time.
+#[cfg(target_env = "gnu")]
+const KEPT_FREE: libc::c_int = 8 << 20;
+
 /// From now on the memory of a large block goes back to the system when the block is freed.
 ///
 /// Of itself the GNU C library stops doing so: with the first large block that is freed it decides to serve its like from the
@@ -20,7 +25,9 @@ pub fn give_back_large_blocks() {
         #[expect(unsafe_code, reason = "the C library has no other way to be told")]
         // SAFETY: mallopt takes two integers and no pointers, and takes the allocator's own lock, so that it may be called at
         // any time from any thread. It changes where later blocks come from; every block remembers how to be freed.
-        let taken = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_MAPPING) };
+        let taken = unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_MAPPING) & libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_FREE)
+        };
         debug_assert!(taken == 1, "the size is below the library's upper bound of 32 MB");
     }
 }
