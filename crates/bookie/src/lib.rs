@@ -31,7 +31,7 @@ pub use crate::core::{
 };
 pub use crate::error::{Damage, OpenError, Recovered};
 pub use crate::open::{SYNC_FOUND_COMMITS, SYNC_FOUND_NAMES, SYNC_LOG_FOLDER};
-pub use crate::reader::{BookieReader, LastAddConfirmed};
+pub use crate::reader::{BookieReader, LastAddConfirmed, LogEnd};
 pub use crate::shell::Bookie;
 pub use crate::stats::Stats;
 

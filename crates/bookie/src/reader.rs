@@ -58,6 +58,17 @@ pub struct LastAddConfirmed {
     pub last_entry: EntryId,
 }
 
+/// The end of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogEnd {
+    /// The number that tells logs apart.
+    pub log: u64,
+    /// The newest segment's number.
+    pub segment: u64,
+    /// Sequence number of the last durable commit.
+    pub sequence: u64,
+}
+
 /// Reads entries. Cheap to clone; calls block while they read from the disk.
 #[derive(Clone)]
 pub struct BookieReader {
@@ -163,6 +174,14 @@ impl BookieReader {
         let mut ids: Vec<LedgerId> = alive.map(|(id, _)| *id).collect();
         ids.sort();
         ids
+    }
+
+    /// How far the log is; `None` while it has no segment. Never goes back.
+    pub fn end(&self) -> Option<LogEnd> {
+        let state = self.shared.state.read();
+        let (_, newest) = state.segments.last_key_value()?;
+        let Stamp { log, generation, .. } = newest.stamp;
+        Some(LogEnd { log, segment: generation.0, sequence: newest.last_sequence })
     }
 
     /// Counts since the bookie was opened.

@@ -12,7 +12,9 @@ use disk::Disk;
 use parking_lot::{Condvar, Mutex};
 
 use crate::stats::Counters;
-use crate::{BookieConfig, BookieCore, BookieReader, Chore, LastAddConfirmed, OpenError, Recovered, Request, Stats};
+use crate::{
+    BookieConfig, BookieCore, BookieReader, Chore, LastAddConfirmed, LogEnd, OpenError, Recovered, Request, Stats,
+};
 
 /// How often a full or failing disk is tried again, and work that can wait while the log is busy.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -157,6 +159,11 @@ impl Bookie {
     /// All ledgers that are not deleted, sorted.
     pub fn ledgers(&self) -> Vec<LedgerId> {
         self.reader.ledgers()
+    }
+
+    /// See [`BookieReader::end`].
+    pub fn end(&self) -> Option<LogEnd> {
+        self.reader.end()
     }
 
     /// A handle for reads that outlives this one.

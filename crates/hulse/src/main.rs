@@ -1,13 +1,15 @@
 //! The `hulse` binary: command line, configuration, and the composition of the rooms into processes.
 //!
 //! What lives here: [`config`] (published keys and where their values come from), [`standalone`] (one process with
-//! everything in it), [`data_folder`] (who owns a folder and which format it has), [`bookie_access`] (the adapter
+//! everything in it), [`data_folder`] (who owns a folder and which format it has), [`halves`] (whether
+//! metadata store and log belong together), [`bookie_access`] (the adapter
 //! between the ledger client and a bookie in the same process). What it must never know: how any of them works inside.
 
 mod bookie_access;
 mod config;
 mod data_folder;
 mod garbage;
+mod halves;
 mod logging;
 mod memory;
 mod standalone;

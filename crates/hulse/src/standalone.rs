@@ -23,7 +23,7 @@ use crate::bookie_access::InProcess;
 use crate::config::{self, Standalone, Values};
 use crate::logging::LogFormat;
 use crate::memory::{Budget, ByteSize, SMALLEST_LIMIT};
-use crate::{data_folder, garbage, logging};
+use crate::{data_folder, garbage, halves, logging};
 
 /// The version of the original whose behaviour clients are told to expect.
 const ORIGINAL_VERSION: &str = "4.0.1";
@@ -48,6 +48,9 @@ pub(crate) struct Args {
     /// Delete what a former run left in the data folder before starting
     #[arg(long)]
     wipe_data: bool,
+    /// Start although entries that were in the log are missing at its end; they are lost then
+    #[arg(long)]
+    accept_log_loss: bool,
     /// Form of the log on standard error
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
@@ -131,11 +134,13 @@ async fn serve(args: &Args, keys: &Standalone) -> Result<(), AnyError> {
     println!("  REST      {}", urls.1);
     println!("  data      {}", args.data_dir.display());
     println!("  try       curl {}/admin/v2/brokers/health", urls.1);
-    let collecting = tokio::spawn(garbage::collect(
-        Arc::clone(&storage.bookie),
-        Arc::clone(&storage.access),
-        Arc::clone(&storage.ledgers),
-    ));
+    let (bookie, access, ledgers) =
+        (Arc::clone(&storage.bookie), Arc::clone(&storage.access), Arc::clone(&storage.ledgers));
+    let metadata = Arc::clone(&storage.metadata);
+    let collecting = tokio::spawn(async move {
+        halves::note(&bookie, &*metadata).await;
+        garbage::collect(bookie, access, ledgers).await;
+    });
 
     let signal = stop_signal().await?;
     info!(signal, "stopping");
@@ -150,7 +155,7 @@ async fn serve(args: &Args, keys: &Standalone) -> Result<(), AnyError> {
         warn!(?shutdown_timeout, "the clean stop took too long and was cut short; nothing acknowledged is lost");
     }
     web.abort();
-    storage.close();
+    storage.close().await;
     info!("stopped");
     Ok(())
 }
@@ -188,6 +193,7 @@ struct Storage {
 
 impl Storage {
     async fn open(args: &Args, budget: &Budget, max_message_bytes: u32) -> Result<Self, AnyError> {
+        halves::check_files(&args.data_dir).or_else(|error| if args.wipe_data { Ok(()) } else { Err(error) })?;
         let disk: Arc<RealDisk> = data_folder::open(&args.data_dir, args.wipe_data)?;
         if !disk.supports_direct() {
             warn!(
@@ -203,6 +209,11 @@ impl Storage {
             clock,
             metadata::Mode::Threaded,
         )?);
+        let store: Arc<dyn MetadataStore> = metadata.clone();
+        // Knows ledgers, reads none.
+        let catalogue =
+            Ledgers::new(Arc::clone(&store), Vec::new(), Default::default(), rand::rngs::StdRng::from_os_rng());
+        halves::check_log_is_there(&*disk, &args.data_dir, &*store, &catalogue, args.accept_log_loss).await?;
         let bookie_config = BookieConfig {
             recent_bytes: budget.recent_blocks(),
             index_cache_bytes: budget.index_cache,
@@ -224,11 +235,11 @@ impl Storage {
             ledgers = recovered.ledgers,
             "log opened"
         );
+        halves::check(&bookie, &*store, &catalogue, args.accept_log_loss).await?;
         let bookie = Arc::new(bookie);
         let access: Arc<dyn BookieAccess> =
             Arc::new(InProcess::new(Arc::clone(&bookie), budget.reads, max_message_bytes as usize));
         ledger::initialize(&*metadata, &uuid::Uuid::new_v4().to_string()).await?;
-        let store: Arc<dyn MetadataStore> = metadata.clone();
         let ledgers = Arc::new(Ledgers::new(
             store,
             vec![("127.0.0.1:3181".into(), Arc::clone(&access))],
@@ -249,8 +260,9 @@ impl Storage {
     }
 
     /// Everything acknowledged is durable already; this stops the threads.
-    fn close(self) {
+    async fn close(self) {
         self.bookie.close();
+        halves::note(&self.bookie, &*self.metadata).await;
         if let Err(error) = self.metadata.close() {
             tracing::error!(%error, "the metadata store did not close cleanly; the next start checks it");
         }

@@ -125,7 +125,7 @@ impl Ledgers {
         };
         let value = metadata.encode();
         for _ in 0..MAX_TRIES {
-            let ledger = self.next_id().await?;
+            let ledger = self.draw_id().await?;
             if self.claim(ledger, &value, token).await? {
                 let layout = self.remember(ledger, &metadata)?;
                 return Ok(LedgerWriter::new(ledger, quorums, layout.digester.clone(), self.key()));
@@ -259,6 +259,18 @@ impl Ledgers {
         list::list(&*self.store).await
     }
 
+    /// What the store says about a ledger; `None` if it does not know it.
+    ///
+    /// # Errors
+    /// [`LedgerError::Metadata`] and [`LedgerError::BadMetadata`].
+    pub async fn metadata(&self, ledger: LedgerId) -> Result<Option<LedgerMetadata>, LedgerError> {
+        match self.metadata_of(ledger).await {
+            Ok(found) => Ok(Some(found.metadata)),
+            Err(LedgerError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The bookie with that index in the ensemble of a ledger this process writes.
     pub fn bookie(&self, index: usize) -> &Arc<dyn BookieAccess> {
         &self.bookies[index].1
@@ -272,8 +284,12 @@ impl Ledgers {
         MasterKey::from_password(&self.config.password)
     }
 
-    /// A number that no ledger ever had: a sequential node that is deleted at once, as the original draws them.
-    async fn next_id(&self) -> Result<LedgerId, LedgerError> {
+    /// A number that no ledger ever had, greater than all before: a sequential node that is deleted at once, as the original
+    /// draws them.
+    ///
+    /// # Errors
+    /// [`LedgerError::Metadata`] and [`LedgerError::IdsExhausted`].
+    pub async fn draw_id(&self) -> Result<LedgerId, LedgerError> {
         let failed = |source| LedgerError::Metadata { doing: "create", path: ID_GENERATOR_PREFIX.to_owned(), source };
         let mode = CreateMode::EphemeralSequential;
         let path = self.store.create(ID_GENERATOR_PREFIX, Bytes::new(), mode).await.map_err(failed)?.path;
