@@ -52,8 +52,9 @@ pub(crate) fn open(root: &Path, wipe: bool) -> Result<Arc<RealDisk>, DataFolderE
 
 fn check_format(root: &Path) -> Result<(), DataFolderError> {
     let io = |source| DataFolderError::Io { root: root.to_owned(), source };
-    match fs::read_to_string(root.join(FORMAT_FILE)) {
-        Ok(text) => {
+    match fs::read(root.join(FORMAT_FILE)) {
+        Ok(bytes) => {
+            let text = String::from_utf8_lossy(&bytes);
             let version = text.strip_prefix(FORMAT_NAME).and_then(|rest| rest.trim().parse().ok());
             match version {
                 Some(found) if found > FORMAT_VERSION => Err(DataFolderError::Newer { root: root.to_owned(), found }),
