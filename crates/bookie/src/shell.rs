@@ -161,6 +161,11 @@ impl Bookie {
         self.reader.ledgers()
     }
 
+    /// Whether adds are refused at the moment: the disk is full or fails.
+    pub fn is_read_only(&self) -> bool {
+        self.reader.shared.counters.read_only.load(std::sync::atomic::Ordering::Relaxed) != 0
+    }
+
     /// See [`BookieReader::end`].
     pub fn end(&self) -> Option<LogEnd> {
         self.reader.end()

@@ -60,6 +60,10 @@ impl BookieAccess for InProcess {
         self.bookie.add(op, sink);
     }
 
+    fn is_read_only(&self) -> bool {
+        self.bookie.is_read_only()
+    }
+
     async fn read(
         &self,
         ledger: LedgerId,

@@ -14,6 +14,11 @@ pub trait BookieAccess: Send + Sync {
     /// to one ledger keep their order.
     fn add(&self, op: AddOp, sink: &Arc<dyn AddSink>);
 
+    /// Whether adds are refused at the moment, as on a full disk. A hint: an add may fail nevertheless, or get through.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
     /// The whole entries `first..=last`, in order and without gaps, as many as `max_bytes` allow but at least one.
     ///
     /// # Errors

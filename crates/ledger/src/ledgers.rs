@@ -259,6 +259,16 @@ impl Ledgers {
         list::list(&*self.store).await
     }
 
+    /// Whether a new ledger could take entries now.
+    ///
+    /// # Errors
+    /// [`LedgerError::NotEnoughBookies`]: too many are read-only.
+    pub fn check_writable(&self) -> Result<(), LedgerError> {
+        let wanted = self.config.quorums.ensemble();
+        let available = self.bookies.iter().filter(|(_, bookie)| !bookie.is_read_only()).count();
+        if available < wanted { Err(LedgerError::NotEnoughBookies { wanted, available }) } else { Ok(()) }
+    }
+
     /// What the store says about a ledger; `None` if it does not know it.
     ///
     /// # Errors

@@ -129,7 +129,12 @@ impl Task {
     /// Does the work; never fails, its errors are for the managed ledger. A plain future: no runtime is needed.
     pub async fn run(self, context: &Context) -> TaskResult {
         let outcome = match self.work {
-            Work::CreateLedger { custom } => Outcome::Created(create_ledger(context, custom).await),
+            // A ledger on a bookie that refuses entries would be made in vain, and its producers called back for nothing: they would
+            // fail and come back for ever. (An opening does not ask: what is stored must be readable on a full disk.)
+            Work::CreateLedger { custom } => Outcome::Created(match context.ledgers.check_writable() {
+                Ok(()) => create_ledger(context, custom).await,
+                Err(error) => Err(error),
+            }),
             Work::Recover { ledger, confirmed } => Outcome::Recovered(recover(context, ledger, confirmed).await),
             Work::Close { ledger, last, length } => Outcome::Closed(context.ledgers.close(ledger, last, length).await),
             Work::Put { close, path, value, expected } => {
