@@ -396,12 +396,12 @@ class Bystander(threading.Thread):
         try:
             with connected(self.server) as client:
                 consumer = client.subscribe("honest", "sub", initial_position=EARLIEST)
-                producer = client.create_producer("honest", send_timeout_millis=5000)
+                producer = client.create_producer("honest", send_timeout_millis=30000)
                 while not self.stopping:
                     started = time.monotonic()
                     producer.send(numbered(self.sent))
                     self.sent += 1
-                    message = consumer.receive(5000)
+                    message = consumer.receive(30000)
                     consumer.acknowledge(message)
                     self.seen.append((number_of(message), message.redelivery_count()))
                     self.slowest = max(self.slowest, time.monotonic() - started)
