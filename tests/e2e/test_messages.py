@@ -1,89 +1,19 @@
 """Publishing and consuming with the official client: counts, order, restarts."""
 
-import threading
-
 import pulsar
 import pytest
+
+from exchange import exactly_once, produce
 
 COUNT = 20_000
 SHARED, EXCLUSIVE = pulsar.ConsumerType.Shared, pulsar.ConsumerType.Exclusive
 
 
-def produce(client, topic, name, count, batched, size=1024):
-    """Publishes `name:index` padded to `size`; returns when every receipt has come."""
-    producer = client.create_producer(
-        topic,
-        producer_name=name,
-        batching_enabled=batched,
-        batching_max_publish_delay_ms=1,
-        block_if_queue_full=True,
-        max_pending_messages=5000,
-    )
-    failures = []
-
-    def receipt(result, _message_id):
-        if result != pulsar.Result.Ok:
-            failures.append(result)
-
-    for index in range(count):
-        producer.send_async(f"{name}:{index}:".encode().ljust(size, b"."), receipt)
-    producer.flush()
-    producer.close()
-    assert failures == []
-
-
-def consume(consumer, count, seen, stop):
-    """Receives until `count` messages over all consumers of `seen` have come."""
-    while not stop.is_set():
-        try:
-            message = consumer.receive(timeout_millis=200)
-        except pulsar.Timeout:
-            continue
-        name, index = message.data().split(b":")[:2]
-        seen.append((name.decode(), int(index), message.redelivery_count()))
-        consumer.acknowledge(message)
-        if len(seen) >= count:
-            stop.set()
-
-
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED], ids=["exclusive", "shared"])
 def test_every_message_once_and_in_order(server, kind, batched):
-    client = pulsar.Client(server.url)
-    consumers = [
-        client.subscribe("orders", "billing", consumer_type=kind) for _ in range(1 if kind == EXCLUSIVE else 3)
-    ]
-    lists, stop, threads = [[] for _ in consumers], threading.Event(), []
-    total = []
-
-    class Both(list):
-        def __init__(self, own):
-            self.own = own
-
-        def append(self, item):
-            self.own.append(item)
-            total.append(item)
-
-        def __len__(self):
-            return len(total)
-
-    for consumer, own in zip(consumers, lists):
-        threads.append(threading.Thread(target=consume, args=(consumer, 2 * COUNT, Both(own), stop)))
-    producers = [
-        threading.Thread(target=produce, args=(client, "orders", name, COUNT, batched)) for name in ("a", "b")
-    ]
-    for thread in threads + producers:
-        thread.start()
-    for thread in producers + threads:
-        thread.join(120)
-        assert not thread.is_alive()
-    for name in ("a", "b"):
-        assert sorted(index for who, index, _ in total if who == name) == list(range(COUNT))
-        for own in lists:
-            mine = [index for who, index, _ in own if who == name]
-            assert mine == sorted(mine), "order per producer"
-    assert all(redelivered == 0 for _, _, redelivered in total)
-    client.close()
+    consumers = 1 if kind == EXCLUSIVE else 3
+    exactly_once(server.url, "orders", kind, consumers, batched, COUNT, deadline=120)
 
 
 def test_a_clean_restart_keeps_messages_and_acknowledgements(server):
