@@ -118,7 +118,6 @@ async fn serve(args: &Args, keys: &Standalone) -> Result<(), AnyError> {
     let native_stats = door.stats_source();
     let admin =
         Admin::new(broker.clone(), status_file, ORIGINAL_VERSION, move || samples(&bookie.stats(), &native_stats()));
-    web_listener.set_nonblocking(true)?;
     let web_listener = tokio::net::TcpListener::from_std(web_listener)?;
     let (stop_web, web_stopped) = tokio::sync::oneshot::channel::<()>();
     let web = tokio::spawn(async move {
@@ -226,7 +225,7 @@ impl Storage {
                 file = %damage.path.display(),
                 offset = damage.offset,
                 bytes = damage.len,
-                "damage in the log: what lies there is not served, what lies behind it is"
+                "damage in the log: what lies there is not served"
             );
         }
         info!(
