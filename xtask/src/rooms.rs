@@ -18,7 +18,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ("ledger", &["bookkeeper-proto", "metadata"]),
     ("managed-ledger", &["pulsar-proto", "bookkeeper-proto", "metadata", "ledger"]),
     ("broker", &["pulsar-proto", "bookkeeper-proto", "metadata", "ledger", "managed-ledger"]),
-    ("admin", &["pulsar-proto", "metadata", "broker"]),
+    ("admin", &["pulsar-proto", "broker"]),
     ("hulse", &ALL),
     ("sim", &ALL),
 ];
